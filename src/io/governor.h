@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may use a device how much: token buckets per device and priority class; the lower classes yield when foreground latency rises.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "io/engine.h"
+
+namespace infercluster::io {
+
+// Where the latency of someone else's foreground I/O can come from: another process, disk statistics, pressure-stall information.
+class LatencySignal {
+ public:
+  virtual ~LatencySignal() = default;
+  // 1.0: as when idle; 2.0: twice as slow.
+  [[nodiscard]] virtual double slowdown() = 0;
+};
+
+// Thread-safe. One per process, owned by api.
+class Governor {
+ public:
+  struct Limits {  // bytes per second; 0: no limit
+    std::uint64_t foreground = 0;
+    std::uint64_t fill = 0;
+    std::uint64_t drain = 0;
+  };
+  Governor(const Clock& clock, const Limits& limits);
+  ~Governor();
+
+  // How long `bytes` of this class on this device (st_dev) must wait now; zero: go, the bytes are taken from the bucket.
+  [[nodiscard]] Clock::Duration admit(std::uint64_t device, Priority priority, std::uint64_t bytes);
+  void foreground_latency(std::uint64_t device, Clock::Duration latency, std::uint64_t bytes);
+  void add_signal(std::shared_ptr<LatencySignal> signal);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace infercluster::io

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What extents are read from. A source set holds the sources of one extent, in the order in which to try them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "io/backend.h"
+#include "os/file.h"
+#include "os/mount.h"
+
+namespace infercluster::io {
+
+// One try to read [offset, offset + length) of a source into memory.
+struct Attempt {
+  std::uint64_t token = 0;
+  std::uint64_t offset = 0;
+  std::uint32_t length = 0;
+  std::byte* memory = nullptr;
+};
+
+// How a source that has no descriptor of its own reports: exactly once per attempt, from any thread, bytes read (may be short) or -errno.
+using AttemptDone = std::function<void(std::uint64_t token, std::int64_t result)>;
+
+enum class ErrorAction : std::uint8_t {
+  retry,  // the source changed its ways (direct -> buffered): try the same attempt again
+  fail,   // this source cannot; the next one may
+};
+
+// Thread rule: the engine's thread alone calls it, except where said otherwise.
+class Source {
+ public:
+  virtual ~Source() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;  // for messages: a path, a URL, a peer
+  [[nodiscard]] virtual std::uint64_t size() const = 0;       // bytes
+
+  // What offset, length and memory of an attempt must be multiples of, at present (1: nothing).
+  [[nodiscard]] virtual std::uint32_t alignment() const { return 1; }
+
+  // A source over a descriptor gives the operation for the backend; others give nullopt and do the read themselves in start().
+  virtual std::optional<ReadOperation> operation(const Attempt& attempt) = 0;
+  virtual void start(const Attempt& attempt, const AttemptDone& done);
+
+  // A read that can be taken back: after abort() returns, the attempt's memory is written no more, and it completes with -ECANCELED.
+  [[nodiscard]] virtual bool abortable() const { return false; }
+  virtual void abort(std::uint64_t token);
+
+  virtual ErrorAction on_error(int system_errno);
+};
+
+enum class FileMode : std::uint8_t { direct, buffered, resident };
+std::string_view name_of(FileMode mode);
+
+enum class DirectPolicy : std::uint8_t {
+  automatic,  // by residency and what the mount can do
+  always,     // strict: a mount that refuses is an error that names it
+  never,
+};
+
+// A local (or mounted) file. Chooses its mode at open, and gives up direct I/O once when a read is refused with EINVAL, EOPNOTSUPP or ENOTSUP.
+// mode() and reason() may be read by any thread once the job is over; the engine's thread any time.
+class FileSource final : public Source {
+ public:
+  struct Options {
+    DirectPolicy direct = DirectPolicy::automatic;
+    std::uint64_t begin = 0;  // the range that will be read: its residency decides
+    std::uint64_t end = UINT64_MAX;
+  };
+  // Opens `path` anew unless `fd` is given (a descriptor of the same file opened for reading, which is then reopened through /proc/self/fd for direct I/O).
+  static Result<std::unique_ptr<FileSource>> open(const std::string& path, Fd fd, const Options& options);
+
+  [[nodiscard]] const std::string& name() const override { return path_; }
+  [[nodiscard]] std::uint64_t size() const override { return identity_.size; }
+  [[nodiscard]] std::uint32_t alignment() const override;
+  std::optional<ReadOperation> operation(const Attempt& attempt) override;
+  ErrorAction on_error(int system_errno) override;
+
+  [[nodiscard]] FileMode mode() const { return mode_; }
+  [[nodiscard]] const std::string& reason() const { return reason_; }  // why this mode, in words, with figures
+  [[nodiscard]] const os::FileIdentity& identity() const { return identity_; }
+  [[nodiscard]] const os::FileSystem& file_system() const { return file_system_; }
+  [[nodiscard]] const Fd& buffered_fd() const { return buffered_; }
+  // The error `changed` when the file is no longer the one that was opened (fstat, and the path still leads to it).
+  [[nodiscard]] Status check_unchanged() const;
+
+ private:
+  FileSource() = default;
+  std::string path_;
+  Fd buffered_;
+  Fd direct_;  // invalid unless direct I/O is open
+  os::FileIdentity identity_;
+  os::FileSystem file_system_;
+  os::DirectLimits limits_;
+  DirectPolicy policy_ = DirectPolicy::automatic;
+  FileMode mode_ = FileMode::buffered;
+  std::string reason_;
+};
+
+using SourceSet = std::vector<Source*>;  // not owned; the job owns its sources
+
+}  // namespace infercluster::io

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door. Each target stands alone: it installs and builds what it needs first, and is quick when nothing changed.
+.DEFAULT_GOAL := build
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 600
+PYTHON := .venv/bin/python
+export CCACHE_DIR ?= $(CURDIR)/build/ccache
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export CTEST_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help setup build demo test bench fuzz crash lint clean
+
+help: ## what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install the system packages and the Python environment in .venv
+	@tools/setup.sh build
+
+build: setup ## the program (build/release/bin/infercluster) and the Python package (.venv/bin/python)
+	@tools/build.sh release
+
+demo: build ## real weights: loaded, verified, compared and timed
+	@tools/setup.sh bench
+	@$(PYTHON) bench/demo.py
+
+test: setup ## every test of this machine; the last line is "N passed, M failed, K skipped"
+	@$(PYTHON) tests/run.py
+
+bench: build ## ours, our peers and the machine's limit in one go; results in bench/results
+	@tools/setup.sh bench
+	@$(PYTHON) bench/run.py
+
+fuzz: setup ## each codec's fuzzer for FUZZ_SECONDS (600) under ASan and UBSan
+	@tools/setup.sh fuzz
+	@tools/build.sh fuzz
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+crash: build ## the tests that kill a writer at every step
+	@tools/crash.sh
+
+lint: setup ## clang-format, clang-tidy, the order of the modules
+	@tools/setup.sh lint
+	@tools/lint.sh
+
+clean: ## remove what was built; .venv stays
+	rm -rf build bench/data python/infercluster/_core*.so

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and runs every suite, then prints one line: "N passed, M failed, K skipped".
+
+Suites: the release build's ctest (all labels), the Python tests under tests/, and the unit tests once more under
+AddressSanitizer and UndefinedBehaviorSanitizer. A suite that does not build, dies, or runs no test counts as a failure.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: "Count") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    @property
+    def ran(self) -> int:
+        return self.passed + self.failed
+
+
+def count_junit(path: pathlib.Path) -> tuple[Count, list[str]]:
+    """Counts a JUnit file of ctest or pytest; returns also the names of what was skipped, with the reason where one is given."""
+    count, skipped = Count(), []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") in ("fail", "notrun"):
+            # ctest files a test that it skipped under "notrun", with a <skipped> element.
+            if case.find("skipped") is None:
+                count.failed += 1
+                continue
+        reason = case.find("skipped")
+        if reason is not None or case.get("status") == "disabled":
+            count.skipped += 1
+            message = "" if reason is None else reason.get("message") or ""
+            skipped.append(f"{case.get('name')}: {message}" if message else str(case.get("name")))
+        else:
+            count.passed += 1
+    return count, skipped
+
+
+def run(command: list[str]) -> int:
+    print("+ " + " ".join(command), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def suite(name: str, command: list[str], junit: pathlib.Path) -> Count:
+    started = time.monotonic()
+    junit.unlink(missing_ok=True)
+    status = run(command)
+    count, skipped = Count(), []
+    if junit.exists():
+        try:
+            count, skipped = count_junit(junit)
+        except ElementTree.ParseError as error:
+            print(f"{name}: {junit} cannot be read: {error}")
+    if count.ran == 0:
+        print(f"{name}: no test ran (exit status {status})")
+        count.failed += 1
+    elif status != 0 and count.failed == 0:
+        print(f"{name}: exit status {status}, though no test failed")
+        count.failed += 1
+    for line in skipped:
+        print(f"{name}: skipped {line}")
+    print(f"{name}: {count.passed} passed, {count.failed} failed, {count.skipped} skipped, {time.monotonic() - started:.0f} s", flush=True)
+    return count
+
+
+def ctest(preset: str, *arguments: str) -> Count:
+    junit = ROOT / "build" / preset / "junit.xml"
+    return suite(f"ctest {preset}", ["ctest", "--preset", preset, "--no-tests=error", "--output-junit", str(junit), *arguments], junit)
+
+
+def build(preset: str) -> Count | None:
+    """None when it built; else the failure to count."""
+    if run(["tools/build.sh", preset]) == 0:
+        return None
+    print(f"{preset}: the build failed")
+    return Count(failed=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-sanitizers", action="store_true", help="leave the sanitizers' build out")
+    arguments = parser.parse_args()
+    (ROOT / "build").mkdir(exist_ok=True)
+    total = Count()
+    broken = build("release")
+    if broken:
+        total.add(broken)
+    else:
+        total.add(ctest("release"))
+        junit = ROOT / "build" / "pytest.xml"
+        total.add(suite("pytest", [sys.executable, "-m", "pytest", "-q", "-rs", "tests", f"--junitxml={junit}"], junit))
+    if not arguments.no_sanitizers:
+        broken = build("asan-ubsan")
+        total.add(broken or ctest("asan-ubsan", "-L", "^(unit|fuzz)$"))
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: tools/build.sh PRESET [CMAKE OPTION ...]
+# Configures once (and again when CMake says so itself) and builds everything of one preset.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:?usage: tools/build.sh PRESET}
+shift
+if [[ ! -e build/$preset/build.ninja || $# -gt 0 ]]; then
+  cmake --preset "$preset" -DPython_EXECUTABLE="$PWD/.venv/bin/python" "$@" >build/configure-"$preset".log 2>&1 ||
+    { cat build/configure-"$preset".log >&2; exit 1; }
+fi
+cmake --build --preset "$preset"

@@ -42,7 +42,9 @@ Status read_exactly(const Fd& fd, std::span<std::byte> into, std::uint64_t offse
 Result<std::string> read_small_file(const std::string& path, std::uint64_t limit);
 
 // Writes `bytes` to a temporary file beside `path`, fsyncs it, renames it to `path`, fsyncs the directory. A reader or a
-// mapping of the old file keeps the old bytes. On error the temporary file is gone and the old file untouched.
+// mapping of the old file keeps the old bytes; a symbolic link at `path` is replaced, not followed. Mode 0666 less the umask.
+// On error the temporary file is gone and the old file untouched, except when the directory's fsync failed (the error's path
+// is the directory): then the new file is in place, but may be lost in a power failure.
 Status write_file_atomically(const std::string& path, std::span<const std::byte> bytes);
 
 }  // namespace infercluster::os

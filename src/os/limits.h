@@ -11,8 +11,10 @@ namespace infercluster::os {
 struct MemoryLimits {
   std::uint64_t total = 0;                    // MemTotal
   std::uint64_t available = 0;                // MemAvailable
-  std::optional<std::uint64_t> cgroup_limit;  // the tightest limit of this process's cgroup and its parents, v2 or v1
-  std::uint64_t cgroup_used = 0;              // usage of that cgroup less its reclaimable page cache
+  // Of this process's cgroup (v2 or v1) and its parents, the one that leaves the least: its limit (v2: the lesser of memory.max
+  // and memory.high), and its usage less its reclaimable page cache. nullopt: none has a limit.
+  std::optional<std::uint64_t> cgroup_limit;
+  std::uint64_t cgroup_used = 0;
 
   // What can still be taken: the lesser of `available` and what the cgroup leaves.
   [[nodiscard]] std::uint64_t free() const;

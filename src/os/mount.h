@@ -29,6 +29,8 @@ struct DirectLimits {
 
 // From statx(STATX_DIOALIGN) where the file system answers, else by test reads of the file at 512 and 4096 bytes.
 DirectLimits direct_limits_of(const Fd& fd);
+// The second way alone. An empty file tells nothing: 4096 then.
+DirectLimits probe_direct_limits(const Fd& fd);
 
 // The mount that holds `fd`: its mount point and options, from /proc/self/mountinfo. For messages and `doctor`.
 struct Mount {

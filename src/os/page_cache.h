@@ -12,17 +12,23 @@ namespace infercluster::os {
 
 struct Residency {
   double fraction = 0;  // of the asked range, 0 to 1
-  std::string method;   // "cachestat", "nowait probe" (RWF_NOWAIT at up to 64 seeded offsets), or "unknown"
+  std::string method;   // "cachestat", "nowait probe" (RWF_NOWAIT), or "unknown"
 };
 
-// Residency of [offset, offset + length). By cachestat(2); where that is refused (EPERM for files of others, ENOSYS), by
-// RWF_NOWAIT one-byte reads, which do not start I/O. Never mincore: it says "resident" for every file of others.
+// Residency of what [offset, offset + length) has within the file; "unknown" when that is nothing. By cachestat(2); where
+// that is refused (EPERM for files that the caller neither owns nor can write, ENOSYS before Linux 6.5), by probing. Never
+// mincore: it says "resident" for every file of others.
 Residency residency_of(const Fd& fd, std::uint64_t offset, std::uint64_t length);
 
-// Drops the file's clean pages (posix_fadvise DONTNEED). Dirty pages stay: sync first.
+// The second way alone: RWF_NOWAIT one-byte reads, one at a random place in each of up to 64 equal parts. A probe waits for
+// no I/O, but makes newer kernels start reading the page that it asked for.
+Residency residency_by_probing(const Fd& fd, std::uint64_t offset, std::uint64_t length);
+
+// Drops the file's clean pages (posix_fadvise DONTNEED). Dirty pages and pages that someone has mapped stay: sync first.
 Status drop_page_cache(const Fd& fd);
 
-// Starts reading [offset, offset + length) into the page cache (readahead); may block while requests are queued.
+// Starts reading what [offset, offset + length) has within the file into the page cache (readahead); may block while requests
+// are queued. The pages come in later: residency_of() counts them at once.
 Status fill_page_cache(const Fd& fd, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace infercluster::os

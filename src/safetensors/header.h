@@ -9,12 +9,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "safetensors/dtype.h"
+#include "safetensors/hashed_names.h"
 
 namespace infercluster::safetensors {
 
@@ -49,25 +49,25 @@ class Header {
   // `tensors` in data order, checked by the parser.
   Header(std::vector<Tensor> tensors, std::optional<Metadata> metadata, std::uint64_t data_begin, std::uint64_t file_size);
 
+  Header(Header&&) noexcept = default;
+  Header& operator=(Header&&) noexcept = default;
+  Header(const Header&) = delete;  // a copy of 100,000 entries is never meant
+  Header& operator=(const Header&) = delete;
+  ~Header() = default;
+
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }  // by (begin, end), then as in the file
   [[nodiscard]] const std::optional<Metadata>& metadata() const { return metadata_; }
   [[nodiscard]] std::uint64_t data_begin() const { return data_begin_; }  // file offset of the data section
   [[nodiscard]] std::uint64_t file_size() const { return file_size_; }
-  [[nodiscard]] const Tensor* find(std::string_view name) const;  // nullptr: not there
+  [[nodiscard]] const Tensor* find(std::string_view name) const;  // nullptr: not there; O(log n)
+  [[nodiscard]] const Tensor* duplicate() const;  // one whose name another bears too; nullptr, as after every parse: none
 
  private:
   std::vector<Tensor> tensors_;
   std::optional<Metadata> metadata_;
   std::uint64_t data_begin_ = 0;
   std::uint64_t file_size_ = 0;
-  std::unordered_map<std::string_view, std::size_t> by_name_;  // views into tensors_: Header is move-only
-
- public:
-  Header(Header&&) noexcept = default;
-  Header& operator=(Header&&) noexcept = default;
-  Header(const Header&) = delete;
-  Header& operator=(const Header&) = delete;
-  ~Header() = default;
+  std::vector<HashedName> by_name_;  // of tensors_
 };
 
 // From the first bytes of a file (up to 8) and its size: the JSON's length N. Errors bear the kinds HeaderTooSmall,
@@ -80,7 +80,8 @@ Result<Header> parse_header(std::span<const std::byte> json, std::uint64_t file_
 
 // What a writer puts before the data, byte for byte as the reference does: the prefix, compact JSON (metadata first), padding with spaces to a
 // multiple of 8. `tensors` may come in any order with begin and end unset; on success they are sorted as they lie in the file, with begin and end set.
-// Refused: duplicate names, a tensor named "__metadata__", sizes that overflow or are not whole bytes.
+// Refused: duplicate names or metadata keys, a tensor named "__metadata__", text that is not UTF-8, sizes that overflow or are
+// not whole bytes (kinds as in tensor_bytes), a header over the limit (HeaderTooLarge). The code is invalid_argument or too_large.
 Result<std::string> build_header(std::vector<Tensor>& tensors, const std::optional<Metadata>& metadata);
 
 // Bytes of a tensor of this dtype and shape; kinds ValidationOverflow and MisalignedSlice (not whole bytes) on error.

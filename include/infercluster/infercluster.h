@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ API. Errors are values (base/result.h); no exception leaves it. All functions are thread-safe unless said otherwise.
-// In a process forked after first use, every call gives an error (code unsupported): rings and threads stayed with the parent.
-// Environment: INFERCLUSTER_BACKEND=uring|threads|auto, INFERCLUSTER_DIRECT=auto|always|never, INFERCLUSTER_PAGE_CACHE=auto|keep|bypass,
-// INFERCLUSTER_MEMORY=SIZE, INFERCLUSTER_VERIFY=auto|always|never, INFERCLUSTER_SEAL_DIR=DIR give defaults for options left as they are.
+// The public C++ API. Errors are values (base/result.h); no exception leaves it. All functions are thread-safe unless
+// said otherwise. In a process forked after first use, every call gives an error (code unsupported): rings and threads
+// stayed with the parent. Environment: INFERCLUSTER_BACKEND=uring|threads|auto, INFERCLUSTER_DIRECT=auto|always|never,
+// INFERCLUSTER_PAGE_CACHE=auto|keep|bypass, INFERCLUSTER_MEMORY=SIZE, INFERCLUSTER_VERIFY=auto|always|never,
+// INFERCLUSTER_SEAL_DIR=DIR give defaults for options left as they are.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,14 @@ struct OpenOptions {
   bool allow_trailing_bytes = false;
 };
 
-// `source`: a file, a directory, a Hugging Face cache folder, or a repository id "org/name" that the cache has. Reads headers only.
+// `source`: a file, a directory, a Hugging Face cache folder, or a repository id "org/name" that the cache has. Reads
+// headers only.
 Result<std::shared_ptr<const load::Repository>> open(const std::string& source, const OpenOptions& options = {});
 
-Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Repository> repository, const load::Options& options);
-Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository, const load::Options& options);
+Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Repository> repository,
+                                              const load::Options& options);
+Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository,
+                                                   const load::Options& options);
 
 struct PlannedFile {
   std::string path;
@@ -51,11 +55,11 @@ struct PlanSummary {
   std::uint64_t bytes_wanted = 0;
   std::uint64_t bytes_read = 0;
   std::uint64_t requests = 0;
-  std::uint64_t memory_bytes = 0;    // tensors and their padding
-  std::uint64_t working_bytes = 0;   // beyond them
-  std::uint64_t bytes_to_move = 0;   // unaligned in the file
-  double predicted_seconds = 0;      // 0: not predicted
-  double predicted_rate = 0;         // bytes per second, as probed
+  std::uint64_t memory_bytes = 0;   // tensors and their padding
+  std::uint64_t working_bytes = 0;  // beyond them
+  std::uint64_t bytes_to_move = 0;  // unaligned in the file
+  double predicted_seconds = 0;     // 0: not predicted
+  double predicted_rate = 0;        // bytes per second, as probed
 };
 // What a load would do. `probe`: reads up to 64 MiB to predict the time; else the prediction is left out.
 enum class Probe : std::uint8_t { no, yes };
@@ -77,12 +81,13 @@ struct SealOptions {
   std::string directory;  // where seals go; empty: beside the files
   bool replace = false;   // an existing seal that differs is an error otherwise
 };
-Result<SealReport> seal(const load::Repository& repository, const SealOptions& options, const ProgressCallback& progress = {});
+Result<SealReport> seal(const load::Repository& repository, const SealOptions& options,
+                        const ProgressCallback& progress = {});
 
 struct VerifyReport {
   struct File {
     std::string path;
-    std::string method;   // "seal", "sha256", "none"
+    std::string method;  // "seal", "sha256", "none"
     bool good = false;
     std::string message;  // what is wrong: tensor and offset of the first bad block, and how many are bad
   };
@@ -91,7 +96,8 @@ struct VerifyReport {
   std::uint64_t bytes = 0;
   [[nodiscard]] bool good() const;
 };
-Result<VerifyReport> verify(const load::Repository& repository, const std::string& seal_directory, const ProgressCallback& progress = {});
+Result<VerifyReport> verify(const load::Repository& repository, const std::string& seal_directory,
+                            const ProgressCallback& progress = {});
 
 // One line of `infercluster doctor`.
 struct Finding {

@@ -40,18 +40,30 @@ ErrorCode code_of(int system_errno) {
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::not_found: return "not found";
-    case ErrorCode::permission: return "permission denied";
-    case ErrorCode::corrupt: return "corrupt";
-    case ErrorCode::changed: return "changed";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::too_large: return "too large";
-    case ErrorCode::out_of_memory: return "out of memory";
-    case ErrorCode::io: return "I/O error";
-    case ErrorCode::timed_out: return "timed out";
-    case ErrorCode::cancelled: return "cancelled";
-    case ErrorCode::internal: return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::not_found:
+      return "not found";
+    case ErrorCode::permission:
+      return "permission denied";
+    case ErrorCode::corrupt:
+      return "corrupt";
+    case ErrorCode::changed:
+      return "changed";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::too_large:
+      return "too large";
+    case ErrorCode::out_of_memory:
+      return "out of memory";
+    case ErrorCode::io:
+      return "I/O error";
+    case ErrorCode::timed_out:
+      return "timed out";
+    case ErrorCode::cancelled:
+      return "cancelled";
+    case ErrorCode::internal:
+      return "internal error";
   }
   return "unknown";
 }

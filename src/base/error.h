@@ -18,7 +18,7 @@ enum class ErrorCode : std::uint8_t {
   unsupported,       // this machine, mount or version cannot do it; another way may
   too_large,         // over a limit or budget that the message names
   out_of_memory,
-  io,                // a device or file system failed
+  io,  // a device or file system failed
   timed_out,
   cancelled,
   internal,
@@ -35,12 +35,27 @@ class Error {
   // The error for a failed system call: the code follows from `system_errno`, the message is "ACTION: strerror".
   static Error from_errno(int system_errno, std::string_view action);
 
-  Error&& with_path(std::string path) && { path_ = std::move(path); return std::move(*this); }
-  Error&& with_offset(std::uint64_t offset) && { offset_ = offset; return std::move(*this); }
-  Error&& with_tensor(std::string tensor) && { tensor_ = std::move(tensor); return std::move(*this); }
-  Error&& with_hint(std::string hint) && { hint_ = std::move(hint); return std::move(*this); }
+  Error&& with_path(std::string path) && {
+    path_ = std::move(path);
+    return std::move(*this);
+  }
+  Error&& with_offset(std::uint64_t offset) && {
+    offset_ = offset;
+    return std::move(*this);
+  }
+  Error&& with_tensor(std::string tensor) && {
+    tensor_ = std::move(tensor);
+    return std::move(*this);
+  }
+  Error&& with_hint(std::string hint) && {
+    hint_ = std::move(hint);
+    return std::move(*this);
+  }
   // A finer kind within `code` that a codec defines, such as safetensors' "HeaderTooLarge".
-  Error&& with_kind(std::string kind) && { kind_ = std::move(kind); return std::move(*this); }
+  Error&& with_kind(std::string kind) && {
+    kind_ = std::move(kind);
+    return std::move(*this);
+  }
 
   [[nodiscard]] ErrorCode code() const { return code_; }
   [[nodiscard]] int system_errno() const { return errno_; }  // 0 when no system call failed

@@ -15,7 +15,9 @@ Fd& Fd::operator=(Fd&& other) noexcept {
   return *this;
 }
 
-Fd::~Fd() { reset(); }
+Fd::~Fd() {
+  reset();
+}
 
 void Fd::reset() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));

@@ -24,18 +24,23 @@ LogLevel level_from_environment() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return spdlog::level::debug;
-    case LogLevel::info: return spdlog::level::info;
-    case LogLevel::warning: return spdlog::level::warn;
-    case LogLevel::error: return spdlog::level::err;
-    case LogLevel::off: return spdlog::level::off;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
+    case LogLevel::off:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
 
 struct State {
   std::mutex mutex;
-  LogSink sink;                             // guarded by mutex
+  LogSink sink;                            // guarded by mutex
   std::shared_ptr<spdlog::logger> logger;  // guarded by mutex
   std::atomic<LogLevel> level{level_from_environment()};
 };
@@ -43,7 +48,8 @@ struct State {
 State& state() {
   static State* const instance = [] {
     auto created = std::make_unique<State>();
-    created->logger = std::make_shared<spdlog::logger>("infercluster", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    created->logger =
+        std::make_shared<spdlog::logger>("infercluster", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     created->logger->set_pattern("infercluster: %l: %v");
     created->logger->set_level(spdlog::level::trace);
     return created.release();  // never destroyed: threads may log until the process ends
@@ -59,7 +65,9 @@ void set_log_sink(LogSink sink) {
   shared.sink = std::move(sink);
 }
 
-void set_log_level(LogLevel level) { state().level = level; }
+void set_log_level(LogLevel level) {
+  state().level = level;
+}
 
 void log(LogLevel level, std::string_view text) {
   State& shared = state();

@@ -20,11 +20,26 @@ class [[nodiscard]] Result {
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  [[nodiscard]] const T& value() const& { IC_ASSERT(ok()); return std::get<0>(state_); }
-  [[nodiscard]] T& value() & { IC_ASSERT(ok()); return std::get<0>(state_); }
-  [[nodiscard]] T&& value() && { IC_ASSERT(ok()); return std::get<0>(std::move(state_)); }
-  [[nodiscard]] const Error& error() const& { IC_ASSERT(!ok()); return std::get<1>(state_); }
-  [[nodiscard]] Error&& error() && { IC_ASSERT(!ok()); return std::get<1>(std::move(state_)); }
+  [[nodiscard]] const T& value() const& {
+    IC_ASSERT(ok());
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] T& value() & {
+    IC_ASSERT(ok());
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] T&& value() && {
+    IC_ASSERT(ok());
+    return std::get<0>(std::move(state_));
+  }
+  [[nodiscard]] const Error& error() const& {
+    IC_ASSERT(!ok());
+    return std::get<1>(state_);
+  }
+  [[nodiscard]] Error&& error() && {
+    IC_ASSERT(!ok());
+    return std::get<1>(std::move(state_));
+  }
 
   const T& operator*() const& { return value(); }
   T& operator*() & { return value(); }
@@ -45,8 +60,14 @@ class [[nodiscard]] Result<void> {
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  [[nodiscard]] const Error& error() const& { IC_ASSERT(!ok()); return std::get<1>(state_); }
-  [[nodiscard]] Error&& error() && { IC_ASSERT(!ok()); return std::get<1>(std::move(state_)); }
+  [[nodiscard]] const Error& error() const& {
+    IC_ASSERT(!ok());
+    return std::get<1>(state_);
+  }
+  [[nodiscard]] Error&& error() && {
+    IC_ASSERT(!ok());
+    return std::get<1>(std::move(state_));
+  }
 
  private:
   std::variant<std::monostate, Error> state_;
@@ -68,8 +89,8 @@ using Status = Result<void>;
 
 // IC_CHECK(f()): returns the error of a Status (or Result) from the enclosing function.
 #define IC_CHECK(expression) IC_CHECK_(expression, IC_CONCAT(ic_status_, __LINE__))
-#define IC_CHECK_(expression, status)                          \
-  do {                                                         \
-    auto status = (expression);                                \
-    if (!status.ok()) return std::move(status).error();        \
+#define IC_CHECK_(expression, status)                   \
+  do {                                                  \
+    auto status = (expression);                         \
+    if (!status.ok()) return std::move(status).error(); \
   } while (false)

@@ -7,7 +7,8 @@
 
 namespace infercluster {
 
-// Starts a thread that blocks all signals (they belong to the program's own threads) and bears `name` (15 bytes at most).
+// Starts a thread that blocks all signals (they belong to the program's own threads) and bears `name` (15 bytes at
+// most).
 std::thread start_thread(std::string_view name, std::function<void()> body);
 
 // True in a child process that was forked after this library was first used: every engine call is an error there,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One read system call, asynchronously: what io_uring and a pool of threads have in common. No retries, no policy: io/engine.h.
+// One read system call, asynchronously: what io_uring and a pool of threads have in common. No retries, no policy:
+// io/engine.h.
 #pragma once
 
 #include <chrono>
@@ -46,11 +47,12 @@ class Backend {
   [[nodiscard]] virtual unsigned capacity() const = 0;      // operations that may be in flight at once
   [[nodiscard]] virtual unsigned in_flight() const = 0;
 
-  // Hands the operation to the kernel or a thread, at the latest at the next wait(). False: at capacity, nothing was taken.
+  // Hands the operation to the kernel or a thread, at the latest at the next wait(). False: at capacity, nothing was
+  // taken.
   [[nodiscard]] virtual bool submit(const ReadOperation& operation) = 0;
 
-  // Waits until a result is there, wake() was called or `timeout` passed (zero: does not wait); returns how many results it put into
-  // `results`. A wake() that came before wait() makes it return at once. Allocates nothing.
+  // Waits until a result is there, wake() was called or `timeout` passed (zero: does not wait); returns how many
+  // results it put into `results`. A wake() that came before wait() makes it return at once. Allocates nothing.
   virtual std::size_t wait(std::span<OperationResult> results, std::chrono::nanoseconds timeout) = 0;
 
   virtual void wake() = 0;
@@ -60,8 +62,8 @@ enum class BackendChoice : std::uint8_t { automatic, uring, threads };
 
 struct BackendOptions {
   BackendChoice choice = BackendChoice::automatic;
-  unsigned depth = 32;    // capacity: operations in flight
-  unsigned threads = 0;   // of the threads backend; 0: chosen by the processors at hand
+  unsigned depth = 32;   // capacity: operations in flight
+  unsigned threads = 0;  // of the threads backend; 0: chosen by the processors at hand
 };
 
 struct ChosenBackend {
@@ -69,8 +71,9 @@ struct ChosenBackend {
   std::string reason;  // why not io_uring when `automatic` fell back to threads; empty otherwise
 };
 
-// `automatic` takes io_uring, and threads where io_uring is refused (EPERM, ENOSYS, io_uring_disabled, ENOMEM by MEMLOCK): logged once per process
-// as one warning that names the cause and its remedy. `uring` fails instead. INFERCLUSTER_BACKEND is read by api, not here.
+// `automatic` takes io_uring, and threads where io_uring is refused (EPERM, ENOSYS, io_uring_disabled, ENOMEM by
+// MEMLOCK): logged once per process as one warning that names the cause and its remedy. `uring` fails instead.
+// INFERCLUSTER_BACKEND is read by api, not here.
 Result<ChosenBackend> open_backend(const BackendOptions& options);
 
 // Why io_uring cannot be used here, or ok. For `doctor`.

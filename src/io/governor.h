@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may use a device how much: token buckets per device and priority class; the lower classes yield when foreground latency rises.
+// Who may use a device how much: token buckets per device and priority class; the lower classes yield when foreground
+// latency rises.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace infercluster::io {
 
-// Where the latency of someone else's foreground I/O can come from: another process, disk statistics, pressure-stall information.
+// Where the latency of someone else's foreground I/O can come from: another process, disk statistics, pressure-stall
+// information.
 class LatencySignal {
  public:
   virtual ~LatencySignal() = default;
@@ -29,7 +31,8 @@ class Governor {
   Governor(const Clock& clock, const Limits& limits);
   ~Governor();
 
-  // How long `bytes` of this class on this device (st_dev) must wait now; zero: go, the bytes are taken from the bucket.
+  // How long `bytes` of this class on this device (st_dev) must wait now; zero: go, the bytes are taken from the
+  // bucket.
   [[nodiscard]] Clock::Duration admit(std::uint64_t device, Priority priority, std::uint64_t bytes);
   void foreground_latency(std::uint64_t device, Clock::Duration latency, std::uint64_t bytes);
   void add_signal(std::shared_ptr<LatencySignal> signal);

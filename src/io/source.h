@@ -27,7 +27,8 @@ struct Attempt {
   std::byte* memory = nullptr;
 };
 
-// How a source that has no descriptor of its own reports: exactly once per attempt, from any thread, bytes read (may be short) or -errno.
+// How a source that has no descriptor of its own reports: exactly once per attempt, from any thread, bytes read (may be
+// short) or -errno.
 using AttemptDone = std::function<void(std::uint64_t token, std::int64_t result)>;
 
 enum class ErrorAction : std::uint8_t {
@@ -45,11 +46,13 @@ class Source {
   // What offset, length and memory of an attempt must be multiples of, at present (1: nothing).
   [[nodiscard]] virtual std::uint32_t alignment() const { return 1; }
 
-  // A source over a descriptor gives the operation for the backend; others give nullopt and do the read themselves in start().
+  // A source over a descriptor gives the operation for the backend; others give nullopt and do the read themselves in
+  // start().
   virtual std::optional<ReadOperation> operation(const Attempt& attempt) = 0;
   virtual void start(const Attempt& attempt, const AttemptDone& done);
 
-  // A read that can be taken back: after abort() returns, the attempt's memory is written no more, and it completes with -ECANCELED.
+  // A read that can be taken back: after abort() returns, the attempt's memory is written no more, and it completes
+  // with -ECANCELED.
   [[nodiscard]] virtual bool abortable() const { return false; }
   virtual void abort(std::uint64_t token);
 
@@ -65,8 +68,9 @@ enum class DirectPolicy : std::uint8_t {
   never,
 };
 
-// A local (or mounted) file. Chooses its mode at open, and gives up direct I/O once when a read is refused with EINVAL, EOPNOTSUPP or ENOTSUP.
-// mode() and reason() may be read by any thread once the job is over; the engine's thread any time.
+// A local (or mounted) file. Chooses its mode at open, and gives up direct I/O once when a read is refused with EINVAL,
+// EOPNOTSUPP or ENOTSUP. mode() and reason() may be read by any thread once the job is over; the engine's thread any
+// time.
 class FileSource final : public Source {
  public:
   struct Options {
@@ -74,7 +78,8 @@ class FileSource final : public Source {
     std::uint64_t begin = 0;  // the range that will be read: its residency decides
     std::uint64_t end = UINT64_MAX;
   };
-  // Opens `path` anew unless `fd` is given (a descriptor of the same file opened for reading, which is then reopened through /proc/self/fd for direct I/O).
+  // Opens `path` anew unless `fd` is given (a descriptor of the same file opened for reading, which is then reopened
+  // through /proc/self/fd for direct I/O).
   static Result<std::unique_ptr<FileSource>> open(const std::string& path, Fd fd, const Options& options);
 
   [[nodiscard]] const std::string& name() const override { return path_; }

@@ -20,21 +20,24 @@ struct Range {
   std::uint64_t end = 0;
 };
 
-// One rank's part of a dimension: pieces of ceil(n / world) elements, as torch.chunk cuts; the last ranks may get fewer or none.
+// One rank's part of a dimension: pieces of ceil(n / world) elements, as torch.chunk cuts; the last ranks may get fewer
+// or none.
 struct Shard {
   std::uint32_t dimension = 0;
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
 };
 
-// Which part of which tensors is wanted. The first rule whose pattern matches a tensor's name decides; no rule: the whole tensor.
+// Which part of which tensors is wanted. The first rule whose pattern matches a tensor's name decides; no rule: the
+// whole tensor.
 struct SliceRule {
-  std::string pattern;           // a name, or a shell pattern with * ? [ ]
-  std::vector<Range> ranges;     // of the leading dimensions; the others are whole
-  std::optional<Shard> shard;    // instead of ranges
+  std::string pattern;         // a name, or a shell pattern with * ? [ ]
+  std::vector<Range> ranges;   // of the leading dimensions; the others are whole
+  std::optional<Shard> shard;  // instead of ranges
 };
 
-// A tensor's bytes go to memory of the caller, whole or as sliced, in C order. It stays the caller's, who keeps it until the job has ended.
+// A tensor's bytes go to memory of the caller, whole or as sliced, in C order. It stays the caller's, who keeps it
+// until the job has ended.
 struct Into {
   std::string name;
   memory::Span destination;  // exactly the tensor's (slice's) bytes
@@ -53,12 +56,14 @@ enum class PageCache : std::uint8_t {
 };
 
 struct Options {
-  std::vector<std::string> names;  // names or shell patterns; empty: all. A name or pattern that matches nothing is an error
+  std::vector<std::string>
+      names;  // names or shell patterns; empty: all. A name or pattern that matches nothing is an error
   std::vector<SliceRule> slices;
   std::vector<Into> into;
   Verify verify = Verify::automatic;
   std::string seal_directory;  // where seals lie, when not beside the files
-  std::optional<std::uint64_t> memory;  // bytes: load: beyond the tensors; stream: the window. Unset: 32 MiB; stream: 1 GiB or what is free
+  std::optional<std::uint64_t>
+      memory;  // bytes: load: beyond the tensors; stream: the window. Unset: 32 MiB; stream: 1 GiB or what is free
   PageCache page_cache = PageCache::automatic;
   io::DirectPolicy direct = io::DirectPolicy::automatic;
   io::BackendOptions backend;

@@ -25,11 +25,11 @@ struct Waited {
 };
 
 struct Report {
-  std::uint64_t bytes = 0;    // of the tensors as delivered
+  std::uint64_t bytes = 0;  // of the tensors as delivered
   std::uint64_t tensors = 0;
-  double seconds = 0;         // from the call to the last byte delivered, opening included
-  std::string backend;        // "io_uring" or "threads"
-  std::string backend_reason; // why not io_uring; empty otherwise
+  double seconds = 0;                 // from the call to the last byte delivered, opening included
+  std::string backend;                // "io_uring" or "threads"
+  std::string backend_reason;         // why not io_uring; empty otherwise
   std::uint64_t peak_host_bytes = 0;  // memory of ours at its peak: tensors we allocated and working memory
   std::uint64_t working_bytes = 0;    // of that, beyond the tensors
   std::vector<FileReport> files;
@@ -42,7 +42,9 @@ struct Report {
   std::uint64_t donated_blocks = 0;         // stream: blocks that a consumer kept a tensor of
   std::vector<std::string> notices;         // what a user should know: fallbacks, warnings of the index
 
-  [[nodiscard]] double gib_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds / (1024.0 * 1024 * 1024) : 0; }
+  [[nodiscard]] double gib_per_s() const {
+    return seconds > 0 ? static_cast<double>(bytes) / seconds / (1024.0 * 1024 * 1024) : 0;
+  }
 };
 
 }  // namespace infercluster::load

@@ -32,7 +32,9 @@ T get(std::span<const std::byte> bytes, std::size_t offset) {
 }
 
 Error damaged(const std::string& what) {
-  return Error(ErrorCode::corrupt, "the seal is damaged: " + what).with_kind("SealDamaged").with_hint("Seal the file again, once its bytes are known to be good");
+  return Error(ErrorCode::corrupt, "the seal is damaged: " + what)
+      .with_kind("SealDamaged")
+      .with_hint("Seal the file again, once its bytes are known to be good");
 }
 
 std::uint32_t combined(std::uint64_t file_size, std::span<const std::uint32_t> block_crcs) {
@@ -59,12 +61,14 @@ Seal::Seal(std::uint64_t file_size, std::vector<std::uint32_t> block_crcs)
 
 Result<Seal> Seal::parse(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) {
-    return damaged("it has " + std::to_string(bytes.size()) + " bytes, fewer than a header's " + std::to_string(kHeaderBytes));
+    return damaged("it has " + std::to_string(bytes.size()) + " bytes, fewer than a header's " +
+                   std::to_string(kHeaderBytes));
   }
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return damaged("it does not begin as a seal does");
   const auto version = get<std::uint32_t>(bytes, 8);
   if (version != kVersion) {
-    return Error(ErrorCode::unsupported, "the seal has version " + std::to_string(version) + ", and this program knows version 1")
+    return Error(ErrorCode::unsupported,
+                 "the seal has version " + std::to_string(version) + ", and this program knows version 1")
         .with_kind("SealVersion")
         .with_hint("Use the release that wrote it, or seal the file again");
   }
@@ -74,12 +78,13 @@ Result<Seal> Seal::parse(std::span<const std::byte> bytes) {
   const std::uint64_t table_bytes = bytes.size() - kHeaderBytes;
   // Compared by division: `blocks` is whatever the file says.
   if (blocks != seal_block_count(file_size) || table_bytes % 4 != 0 || blocks != table_bytes / 4) {
-    return damaged("it says " + std::to_string(blocks) + " blocks for a file of " + std::to_string(file_size) + " bytes, and holds " +
-                   std::to_string(table_bytes) + " bytes of checksums");
+    return damaged("it says " + std::to_string(blocks) + " blocks for a file of " + std::to_string(file_size) +
+                   " bytes, and holds " + std::to_string(table_bytes) + " bytes of checksums");
   }
   const std::span<const std::byte> table = bytes.subspan(kHeaderBytes);
   const std::uint32_t crc = checksum::crc32c(table, checksum::crc32c(bytes.first(kChecksumOffset)));
-  if (get<std::uint32_t>(bytes, 36) != 0 || get<std::uint32_t>(bytes, kChecksumOffset) != crc) return damaged("its own checksum does not match");
+  if (get<std::uint32_t>(bytes, 36) != 0 || get<std::uint32_t>(bytes, kChecksumOffset) != crc)
+    return damaged("its own checksum does not match");
   std::vector<std::uint32_t> block_crcs(blocks);
   if (blocks != 0) std::memcpy(block_crcs.data(), table.data(), table.size());
   Seal seal(file_size, std::move(block_crcs));
@@ -99,7 +104,8 @@ std::vector<std::byte> Seal::serialize() const {
     std::memcpy(bytes.data() + kHeaderBytes, block_crcs_.data(), block_crcs_.size() * sizeof(std::uint32_t));
   }
   const std::span<const std::byte> all = bytes;
-  put(bytes, kChecksumOffset, checksum::crc32c(all.subspan(kHeaderBytes), checksum::crc32c(all.first(kChecksumOffset))));
+  put(bytes, kChecksumOffset,
+      checksum::crc32c(all.subspan(kHeaderBytes), checksum::crc32c(all.first(kChecksumOffset))));
   return bytes;
 }
 
@@ -125,7 +131,8 @@ std::string seal_path_of(const std::string& path, const std::string& seal_direct
   if (!seal_directory.empty()) {
     const std::size_t slash = path.rfind('/');
     const bool ends_with_slash = seal_directory.back() == '/';
-    place = seal_directory + (ends_with_slash ? "" : "/") + (slash == std::string::npos ? path : path.substr(slash + 1));
+    place =
+        seal_directory + (ends_with_slash ? "" : "/") + (slash == std::string::npos ? path : path.substr(slash + 1));
   }
   return place.append(kSealSuffix);
 }
@@ -137,15 +144,16 @@ Result<Seal> find_seal(const std::string& path, const std::string& seal_director
   auto text = os::read_small_file(place, expected + (std::uint64_t{1} << 20));
   if (!text.ok()) {
     if (text.error().code() == ErrorCode::too_large) {
-      return damaged("it is far larger than the seal of a file of " + std::to_string(file_size) + " bytes").with_path(place);
+      return damaged("it is far larger than the seal of a file of " + std::to_string(file_size) + " bytes")
+          .with_path(place);
     }
     return std::move(text).error();
   }
   auto seal = Seal::parse(std::as_bytes(std::span(*text)));
   if (!seal.ok()) return std::move(seal).error().with_path(place);
   if (seal->file_size() != file_size) {
-    return Error(ErrorCode::corrupt, "the file has " + std::to_string(file_size) + " bytes, and its seal (" + place + ") is of a file of " +
-                                         std::to_string(seal->file_size()) + " bytes")
+    return Error(ErrorCode::corrupt, "the file has " + std::to_string(file_size) + " bytes, and its seal (" + place +
+                                         ") is of a file of " + std::to_string(seal->file_size()) + " bytes")
         .with_path(path)
         .with_kind("SealSize")
         .with_hint("The file was cut or replaced after it was sealed: fetch it again, or seal it again if it is right");

@@ -66,8 +66,9 @@ constexpr std::uint64_t seal_block_count(std::uint64_t file_size) {
 // Where the seal of the file at `path` lies: beside it, or under its name in `seal_directory` when that is not empty.
 std::string seal_path_of(const std::string& path, const std::string& seal_directory);
 
-// Reads the seal of the file at `path`, which has `file_size` bytes. Errors: not_found when there is none; corrupt when the seal itself is damaged, or
-// when it is of a file of another size (the file was cut, or replaced after it was sealed).
+// Reads the seal of the file at `path`, which has `file_size` bytes. Errors: not_found when there is none; corrupt when
+// the seal itself is damaged, or when it is of a file of another size (the file was cut, or replaced after it was
+// sealed).
 Result<Seal> find_seal(const std::string& path, const std::string& seal_directory, std::uint64_t file_size);
 
 // Gathers block checksums from bytes in file order, cut anywhere.
@@ -92,7 +93,8 @@ struct BlobName {
   Kind kind = Kind::none;
   std::string hex;  // lower case
 };
-// `resolved_path` is what links lead to: a file whose folder is named "blobs" and whose name is 64 or 40 hexadecimal digits.
+// `resolved_path` is what links lead to: a file whose folder is named "blobs" and whose name is 64 or 40 hexadecimal
+// digits.
 BlobName blob_name_of(std::string_view resolved_path);
 
 }  // namespace infercluster::load

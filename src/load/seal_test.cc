@@ -57,7 +57,8 @@ TEST(Seal, IsTheSameHoweverTheBytesWereCut) {
 }
 
 TEST(Seal, SurvivesSerializing) {
-  for (const std::size_t size : {0UL, 1UL, kSealBlockBytes - 1, kSealBlockBytes, kSealBlockBytes + 1, 5 * kSealBlockBytes}) {
+  for (const std::size_t size :
+       {0UL, 1UL, kSealBlockBytes - 1, kSealBlockBytes, kSealBlockBytes + 1, 5 * kSealBlockBytes}) {
     const Seal seal = seal_of(random_bytes(size, 4));
     const auto parsed = Seal::parse(seal.serialize());
     ASSERT_TRUE(parsed.ok()) << size << ": " << parsed.error().to_string();
@@ -68,8 +69,9 @@ TEST(Seal, SurvivesSerializing) {
 TEST(Seal, HasTheLayoutThatIsDocumented) {
   const auto bytes = seal_of(std::as_bytes(std::span(std::string_view("123456789")))).serialize();
   ASSERT_EQ(bytes.size(), 48U);
-  const unsigned char expected[40] = {'I', 'C', 'S', 'E', 'A', 'L', 13, 10, 1, 0, 0, 0, 0, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0,
-                                      1,   0,   0,   0,   0,   0,   0,  0,  0x83, 0x92, 0x06, 0xE3, 0, 0, 0, 0};
+  const unsigned char expected[40] = {'I', 'C', 'S', 'E', 'A',  'L',  13,   10,   1, 0, 0, 0, 0, 0,
+                                      1,   0,   9,   0,   0,    0,    0,    0,    0, 0, 1, 0, 0, 0,
+                                      0,   0,   0,   0,   0x83, 0x92, 0x06, 0xE3, 0, 0, 0, 0};
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
 }
 

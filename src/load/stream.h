@@ -10,9 +10,10 @@
 
 namespace infercluster::load {
 
-// Yields each tensor as soon as its bytes are there, within a window of memory. The window holds blocks; a block is reused when no tensor of it is
-// referenced. A block that the consumer keeps a tensor of is donated to it and replaced; more donated bytes than the window is an error.
-// Thread-safe. Destruction cancels, and waits until no read is in flight; tensors that were handed out stay valid.
+// Yields each tensor as soon as its bytes are there, within a window of memory. The window holds blocks; a block is
+// reused when no tensor of it is referenced. A block that the consumer keeps a tensor of is donated to it and replaced;
+// more donated bytes than the window is an error. Thread-safe. Destruction cancels, and waits until no read is in
+// flight; tensors that were handed out stay valid.
 class Stream {
  public:
   // `options.into` must be empty. A window too small for the largest tensor is refused, with the figure that is needed.

@@ -30,6 +30,7 @@ Result<std::vector<Range>> ranges_of(const safetensors::Tensor& tensor, const Sl
                     "rank " + std::to_string(shard.rank) + " is not one of " + std::to_string(shard.world) + " ranks");
     }
     if (shard.dimension >= ranges.size()) {
+      if (shard.without_dimension == Shard::WithoutDimension::whole) return ranges;
       return refuse(tensor, "cannot be cut in dimension " + std::to_string(shard.dimension) + ": its shape is " +
                                 in_words(tensor.shape));
     }

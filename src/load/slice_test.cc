@@ -84,6 +84,16 @@ TEST(Slice, ShardsOfAnUnevenDimensionAreThoseOfChunk) {
   EXPECT_EQ(sizes, (std::vector<std::uint64_t>{2, 2, 2, 2, 2, 0, 0, 0}));
 }
 
+TEST(Slice, ATensorWithoutTheDimensionIsWholeWhereTheShardSaysSo) {
+  const auto scalar = tensor_of(safetensors::Dtype::f32, {});
+  SliceRule rule{"*", {}, Shard{0, 1, 4}};
+  EXPECT_FALSE(slice_tensor(scalar, 8, rule).ok());
+  rule.shard->without_dimension = Shard::WithoutDimension::whole;
+  const auto whole = slice_tensor(scalar, 8, rule);
+  ASSERT_TRUE(whole.ok()) << whole.error().to_string();
+  EXPECT_EQ(offsets_of(*whole), (std::vector<std::uint64_t>{8, 9, 10, 11}));
+}
+
 TEST(Slice, WhatCannotBeIsRefusedByName) {
   const auto tensor = tensor_of(safetensors::Dtype::f4, {4, 6});
   const auto refused = [&](const SliceRule& rule) {

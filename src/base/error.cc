@@ -36,6 +36,21 @@ ErrorCode code_of(int system_errno) {
   }
 }
 
+// Names come from files and peers: a control character in one must not reach a terminal or break a line.
+std::string printable(std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7F) {
+      out += c;
+    } else {
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view name_of(ErrorCode code) {
@@ -77,8 +92,8 @@ Error Error::from_errno(int system_errno, std::string_view action) {
 
 std::string Error::to_string() const {
   std::string text;
-  if (!path_.empty()) text += path_ + ": ";
-  if (!tensor_.empty()) text += "tensor \"" + tensor_ + "\": ";
+  if (!path_.empty()) text += printable(path_) + ": ";
+  if (!tensor_.empty()) text += "tensor \"" + printable(tensor_) + "\": ";
   if (offset_) text += "offset " + std::to_string(*offset_) + ": ";
   text += message_;
   if (!hint_.empty()) text += ". " + hint_;

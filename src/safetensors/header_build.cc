@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/units.h"
 #include "safetensors/header.h"
-#include "safetensors/json.h"
+#include "safetensors/json_internal.h"
 
 namespace infercluster::safetensors {
 namespace {

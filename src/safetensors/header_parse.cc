@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "safetensors/header.h"
-#include "safetensors/json.h"
+#include "safetensors/json_internal.h"
 
 namespace infercluster::safetensors {
 namespace {

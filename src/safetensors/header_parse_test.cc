@@ -74,6 +74,7 @@ TEST(HeaderParse, WhatTheReferenceAcceptsIsAccepted) {
       entry_with(R"(,"x":18446744073709551616)"), entry_with(R"(,"x":-9223372036854775809)"), entry_with(R"(,"x":-0)"),
       entry_with(R"(,"x":[1.5,-0,-0.0,1e5,-1e-400,true,null])"), entry_with(R"(,"x":{"a":1,"a":2})"),
       entry_with(R"(,"x":1,"x":2)"), entry_with(R"(,"x":"\u0000\ud83d\ude00\/")"), entry_with(",\"x\":\"\x7f\""),
+      entry_with(",\"x\":" + std::string(125, '[') + "1" + std::string(125, ']')),
       entry_with(R"(,"x-0":"-0 18446744073709551616")"), entry_with(",\"x\":" + std::string(125, '[') + std::string(125, ']')),
   };
   for (const std::string& json : accepted) {
@@ -116,6 +117,7 @@ TEST(HeaderParse, BrokenJsonIsRefused) {
       entry_with(",\"x\":123456789012345678901234567890123e300"), entry_with(",\"x\":tru"), entry_with(",\"x\":\"-0"),
       entry_with(",\"x\":[1,]"), entry_with(",\"x\":[1 2]"), entry_with(",\"x\":{]"), entry_with(",\"x\":/**/1"),
       entry_with(",\"x\":" + std::string(126, '[') + std::string(126, ']')),
+      entry_with(",\"x\":" + std::string(126, '[') + "1" + std::string(126, ']')),
       entry_with(",\"x\":" + std::string(100'000, '[') + std::string(100'000, ']')),
       "{\"a\":" + std::string(100'000, '['),
   };

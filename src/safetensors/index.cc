@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "safetensors/hashed_names.h"
-#include "safetensors/json.h"
+#include "safetensors/json_internal.h"
 
 namespace infercluster::safetensors {
 namespace {

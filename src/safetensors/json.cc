@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "safetensors/json.h"
+#include "safetensors/json_internal.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,6 +7,8 @@
 
 namespace infercluster::safetensors::json {
 namespace {
+
+using simdjson::dom::element;
 
 constexpr std::size_t kQuotedBytesMax = 200;
 
@@ -116,6 +118,37 @@ void append_escape(std::string& out, char c) {
   }
 }
 
+// How deep containers lie within each other, by the brackets outside of strings.
+std::size_t nesting_of(std::string_view text) {
+  std::size_t depth = 0;
+  std::size_t deepest = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') {
+      at = skip_string(text, at) - 1;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+simdjson::error_code parse_nested(simdjson::dom::parser& parser, std::string_view text, std::size_t depth_max, element& root) {
+  const simdjson::error_code error = parser.allocate(text.size(), depth_max);
+  if (error != simdjson::SUCCESS) return error;
+  return parser.parse(text.data(), text.size(), true).get(root);
+}
+
+// simdjson counts a container only when there is something in it: with its limit at the reference's it refuses too early
+// where the innermost one has contents, and one higher too late where it has none.
+simdjson::error_code parse_bounded(simdjson::dom::parser& parser, std::string_view text, element& root) {
+  const simdjson::error_code error = parse_nested(parser, text, kDepthMax, root);
+  if (error != simdjson::DEPTH_ERROR || nesting_of(text) > kDepthMax) return error;
+  return parse_nested(parser, text, kDepthMax + 1, root);
+}
+
 Error parse_error(simdjson::error_code code) {
   if (code == simdjson::MEMALLOC) return Error(ErrorCode::out_of_memory, "not enough memory to parse the JSON");
   if (code == simdjson::DEPTH_ERROR) {
@@ -126,29 +159,26 @@ Error parse_error(simdjson::error_code code) {
 
 }  // namespace
 
-Result<simdjson::dom::element> parse(std::string_view text, simdjson::dom::parser& parser) {
+Result<element> parse(std::string_view text, simdjson::dom::parser& parser) {
   if (text.empty()) return Error(ErrorCode::corrupt, "not valid JSON: it is empty");
   if (!surrogates_are_paired(text)) {
     return Error(ErrorCode::corrupt, "not valid JSON: a \\u escape of a lone surrogate");
   }
-  simdjson::dom::element root;
-  simdjson::error_code error = parser.allocate(text.size(), kDepthMax);
-  if (error != simdjson::SUCCESS) return parse_error(error);
+  element root;
+  simdjson::error_code error = simdjson::NUMBER_ERROR;
   const bool negative_zero = text.find("-0") != std::string_view::npos;  // or a name with it
-  if (!negative_zero) error = parser.parse(text.data(), text.size(), true).get(root);
-  if (negative_zero || error == simdjson::NUMBER_ERROR) {
-    std::string rewritten;
-    rewritten.reserve(text.size() + simdjson::SIMDJSON_PADDING);
-    rewritten = text;
+  if (!negative_zero) error = parse_bounded(parser, text, root);
+  if (error == simdjson::NUMBER_ERROR) {
+    std::string rewritten(text);
     rewrite_odd_integers(rewritten);
-    error = parser.parse(rewritten).get(root);
+    error = parse_bounded(parser, rewritten, root);
   }
   if (error != simdjson::SUCCESS) return parse_error(error);
   return root;
 }
 
-bool read_integer(simdjson::dom::element element, std::uint64_t& value) {
-  return element.get(value) == simdjson::SUCCESS;
+bool read_integer(element item, std::uint64_t& value) {
+  return item.get(value) == simdjson::SUCCESS;
 }
 
 void append_string(std::string& out, std::string_view text) {

@@ -36,6 +36,9 @@ enum class ErrorAction : std::uint8_t {
   fail,   // this source cannot; the next one may
 };
 
+// Lifetime: an attempt that lost against a hedge, and reads into a buffer of the engine's, may go on after its transfer
+// is quiesced. The engine does not call the source for it any more, but a source that reads by start() must keep what
+// its own reads need until they have reported.
 // Thread rule: the engine's thread alone calls it, except where said otherwise.
 class Source {
  public:
@@ -52,11 +55,14 @@ class Source {
   virtual void start(const Attempt& attempt, const AttemptDone& done);
 
   // A read that can be taken back: after abort() returns, the attempt's memory is written no more, and it completes
-  // with -ECANCELED.
+  // soon (with -ECANCELED, or what it had). Always the same answer, and only for sources that read by start(): a
+  // backend's operation cannot be taken back.
   [[nodiscard]] virtual bool abortable() const { return false; }
   virtual void abort(std::uint64_t token);
 
   virtual ErrorAction on_error(int system_errno);
+  // What to tell the user beside this error when it stands; empty: nothing.
+  [[nodiscard]] virtual std::string hint_for(int system_errno) const;
 };
 
 enum class FileMode : std::uint8_t { direct, buffered, resident };
@@ -87,6 +93,7 @@ class FileSource final : public Source {
   [[nodiscard]] std::uint32_t alignment() const override;
   std::optional<ReadOperation> operation(const Attempt& attempt) override;
   ErrorAction on_error(int system_errno) override;
+  [[nodiscard]] std::string hint_for(int system_errno) const override;
 
   [[nodiscard]] FileMode mode() const { return mode_; }
   [[nodiscard]] const std::string& reason() const { return reason_; }  // why this mode, in words, with figures
@@ -98,6 +105,9 @@ class FileSource final : public Source {
 
  private:
   FileSource() = default;
+  Status choose_mode(const Options& options);
+  Status open_direct();
+
   std::string path_;
   Fd buffered_;
   Fd direct_;  // invalid unless direct I/O is open
@@ -107,6 +117,7 @@ class FileSource final : public Source {
   DirectPolicy policy_ = DirectPolicy::automatic;
   FileMode mode_ = FileMode::buffered;
   std::string reason_;
+  bool gave_up_direct_ = false;  // at a read: operations that were under way then fail once more, and are not lost
 };
 
 using SourceSet = std::vector<Source*>;  // not owned; the job owns its sources

@@ -69,26 +69,17 @@ class ScriptedSource final : public io::Source {
 
   // Completes the attempt at `position` (0: the oldest) with its bytes, `most` of them at most.
   void complete(std::size_t position, std::uint32_t most = UINT32_MAX) {
-    Pending taken;
-    std::size_t count = 0;
-    {
-      const std::lock_guard lock(mutex_);  // over the copy too: abort() must not return amid it
-      taken = take(position);
-      const io::Attempt& a = taken.attempt;
-      const std::uint64_t left = a.offset < content_.size() ? content_.size() - a.offset : 0;
-      count = std::min({left, std::uint64_t{a.length}, std::uint64_t{most}});
-      if (count > 0) std::memcpy(a.memory, content_.data() + a.offset, count);
-    }
-    (*taken.done)(taken.attempt.token, static_cast<std::int64_t>(count));
+    IC_ASSERT(finish(position, [&](const io::Attempt& attempt) { return copy(attempt, most); }));
   }
-
   void fail(std::size_t position, int system_errno) {
-    Pending taken;
-    {
-      const std::lock_guard lock(mutex_);
-      taken = take(position);
-    }
-    (*taken.done)(taken.attempt.token, -system_errno);
+    IC_ASSERT(finish(position, [&](const io::Attempt&) { return std::int64_t{-system_errno}; }));
+  }
+  // The same for the oldest, if there is one: for tests whose threads race with abort().
+  void try_complete(std::uint32_t most) {
+    finish(0, [&](const io::Attempt& attempt) { return copy(attempt, most); });
+  }
+  void try_fail(int system_errno) {
+    finish(0, [&](const io::Attempt&) { return std::int64_t{-system_errno}; });
   }
 
  private:
@@ -97,11 +88,26 @@ class ScriptedSource final : public io::Source {
     const io::AttemptDone* done = nullptr;
   };
 
-  Pending take(std::size_t position) {  // with mutex_ held
-    IC_ASSERT(position < pending_.size());
-    const Pending taken = pending_[position];
-    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(position));
-    return taken;
+  std::int64_t copy(const io::Attempt& attempt, std::uint32_t most) const {
+    const std::uint64_t left = attempt.offset < content_.size() ? content_.size() - attempt.offset : 0;
+    const std::size_t count = std::min({left, std::uint64_t{attempt.length}, std::uint64_t{most}});
+    if (count > 0) std::memcpy(attempt.memory, content_.data() + attempt.offset, count);
+    return static_cast<std::int64_t>(count);
+  }
+
+  template <typename Read>
+  bool finish(std::size_t position, const Read& read) {
+    Pending taken;
+    std::int64_t result = 0;
+    {
+      const std::lock_guard lock(mutex_);  // over the copy too: abort() must not return amid it
+      if (position >= pending_.size()) return false;
+      taken = pending_[position];
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(position));
+      result = read(taken.attempt);
+    }
+    (*taken.done)(taken.attempt.token, result);
+    return true;
   }
 
   const std::string name_;

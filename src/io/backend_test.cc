@@ -15,6 +15,7 @@
 #include "io/uring_refusal.h"
 #include "os/file.h"
 #include "testing/pattern.h"
+#include "testing/refuse_syscalls.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::io {
@@ -244,6 +245,28 @@ TEST(UringRefusal, NamesCauseAndRemedy) {
   EXPECT_EQ(uring_refusal(ENOSYS, std::nullopt).code(), ErrorCode::unsupported);
   EXPECT_NE(uring_refusal(ENOMEM, std::nullopt).hint().find("ulimit -l"), std::string::npos);
   EXPECT_EQ(uring_refusal(EMFILE, std::nullopt).system_errno(), EMFILE);
+}
+
+TEST(OpenBackend, FallsBackToThreadsWithOneWarningWhereUringIsRefused) {
+  for (const int system_errno : {EPERM, ENOSYS, ENOMEM}) {
+    std::atomic<int> warnings{0};
+    set_log_sink([&](LogLevel level, std::string_view) { warnings += level == LogLevel::warning ? 1 : 0; });
+    testing::Refusals::without_uring(static_cast<std::uint32_t>(system_errno), [&] {
+      for (int i = 0; i < 3; ++i) {
+        const auto chosen = open_backend({.depth = 2});
+        ASSERT_TRUE(chosen.ok());
+        EXPECT_EQ(chosen->backend->name(), "threads");
+        EXPECT_NE(chosen->reason.find("io_uring"), std::string::npos) << chosen->reason;
+      }
+      const auto strict = open_backend({.choice = BackendChoice::uring, .depth = 2});
+      ASSERT_FALSE(strict.ok());
+      EXPECT_EQ(strict.error().system_errno(), system_errno);
+      EXPECT_FALSE(strict.error().hint().empty());
+      EXPECT_EQ(probe_uring().error().system_errno(), system_errno);
+    });
+    set_log_sink({});
+    EXPECT_EQ(warnings, system_errno == EPERM ? 1 : 0);  // once per process
+  }
 }
 
 TEST(OpenBackend, AutomaticGivesAReasonExactlyWhenItFellBack) {

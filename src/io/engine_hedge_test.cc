@@ -233,9 +233,8 @@ TEST_P(HedgeTest, HungFirstAttemptsLeaveBuffersForHedges) {
 
 TEST_P(HedgeTest, HungReadsLeaveRoomInTheBackendForHedges) {
   sources_ = {&source_, &second_};
-  Engine& engine = open(4, [&](std::uint64_t, const ReadOperation& operation) {
-    return Fault{.hold = operation.fd == source_.fd()};
-  });
+  Engine& engine = open(
+      4, [&](std::uint64_t, const ReadOperation& operation) { return Fault{.hold = operation.fd == source_.fd()}; });
   for (std::uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(engine.submit(hedged(i * kBlock, i)));
   EXPECT_EQ(faults_->held(), 3u);
   clock_.advance(kDeadline);
@@ -274,8 +273,9 @@ TEST_P(HedgeTest, CancelAbortsWhatCanBeAborted) {
   EXPECT_EQ(drain(engine, 4).errors.size(), 4u);
 }
 
-// Sources that answer from threads of their own, in any order, with errors and short reads; hedges, failovers, cancels. Whatever happens: each transfer is
-// delivered once and quiesced once, and bytes that were delivered without an error are right and stay so.
+// Sources that answer from threads of their own, in any order, with errors and short reads; hedges, failovers, cancels.
+// Whatever happens: each transfer is delivered once and quiesced once, and bytes that were delivered without an error
+// are right and stay so.
 class Answerer {
  public:
   Answerer(std::vector<ScriptedSource*> sources, unsigned seed) : sources_(std::move(sources)), generator_(seed) {

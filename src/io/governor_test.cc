@@ -126,7 +126,8 @@ TEST_F(GovernorTest, LatenciesOfDifferentSizesAreNotCompared) {
   Governor governor(clock_, {.fill = 100 * kMiB});
   std::uint64_t bytes = 0;
   for (int i = 0; i < 1000; ++i) {
-    governor.foreground_latency(kDevice, i % 2 == 0 ? microseconds(100) : milliseconds(8), i % 2 == 0 ? 4096 : 16 * kMiB);
+    governor.foreground_latency(kDevice, i % 2 == 0 ? microseconds(100) : milliseconds(8),
+                                i % 2 == 0 ? 4096 : 16 * kMiB);
     if (governor.admit(kDevice, Priority::fill, kMiB / 4) == Clock::Duration::zero()) bytes += kMiB / 4;
     clock_.advance(milliseconds(1));
   }

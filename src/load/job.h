@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +12,10 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "io/backend.h"
 #include "io/governor.h"
 #include "load/options.h"
+#include "load/page_cache_filler.h"
 #include "load/report.h"
 #include "load/repository.h"
 #include "safetensors/dtype.h"
@@ -41,8 +44,11 @@ struct Progress {
 
 // What a job borrows from its owner (api); outlives the job.
 struct Environment {
-  const Clock* clock = nullptr;
-  io::Governor* governor = nullptr;  // null: nothing is limited
+  const Clock* clock = &steady_clock();
+  io::Governor* governor = nullptr;   // null: nothing is limited
+  PageCacheFiller* filler = nullptr;  // null: the page cache is left as it is
+  // How a backend is opened; tests put one in between that makes operations fail.
+  std::function<Result<io::ChosenBackend>(const io::BackendOptions&)> open_backend = io::open_backend;
 };
 
 // Thread-safe. Destruction cancels and waits until no read is in flight.
@@ -62,7 +68,7 @@ class Job {
   // Waits for the end. The result, once; a second call is an error.
   Result<Loaded> finish();
 
-  // Filling the page cache behind the load goes on after finish(); true when it is over. The destructor stops it.
+  // Filling the page cache behind the load goes on after finish(), and after the job is gone; true when it is over.
   bool wait_for_page_cache(std::chrono::nanoseconds timeout);
 
  private:

@@ -27,7 +27,8 @@ struct Shard {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
   enum class WithoutDimension : std::uint8_t { refuse, whole };
-  WithoutDimension without_dimension = WithoutDimension::refuse;  // what becomes of a tensor that lacks the dimension (a scalar)
+  WithoutDimension without_dimension =
+      WithoutDimension::refuse;  // what becomes of a tensor that lacks the dimension (a scalar)
 };
 
 // Which part of which tensors is wanted. The first rule whose pattern matches a tensor's name decides; no rule: the

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "load/job.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "load/execution.h"
+#include "os/limits.h"
+
+namespace infercluster::load {
+
+struct Job::Impl {
+  Execution execution;
+  PageCache page_cache = PageCache::automatic;
+  std::vector<std::shared_ptr<memory::Arena>> arenas;  // one per unit; null: it needs none
+  std::unique_ptr<Runner> runner;
+  std::thread thread;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = false;                    // guarded by mutex
+  std::optional<Result<Loaded>> result;  // guarded by mutex; taken by finish()
+  std::optional<PageCacheFiller::Ticket> ticket;
+
+  Status allocate() {
+    const Plan& plan = execution.prepared.plan;
+    IC_CHECK(execution.check_free_memory(plan.arena_bytes + execution.prepared.ring_bytes()));
+    for (const Unit& unit : plan.units) {
+      if (unit.arena_bytes == 0) {
+        arenas.push_back(nullptr);
+        continue;
+      }
+      IC_TRY(std::shared_ptr<memory::Arena> arena, memory::Arena::allocate(unit.arena_bytes));
+      arenas.push_back(std::move(arena));
+    }
+    return {};
+  }
+
+  void run() {
+    Result<Loaded> outcome = load();
+    const std::lock_guard lock(mutex);
+    result = std::move(outcome);
+    ended = true;
+    changed.notify_all();
+  }
+
+  Result<Loaded> load() {
+    Status status = runner->run();
+    // A file that changed explains every other error, and a mixture of two files must not get out.
+    if (status.ok() || status.error().code() != ErrorCode::cancelled) IC_CHECK(check_unchanged(execution.prepared));
+    if (!status.ok()) {
+      arenas.clear();
+      return std::move(status).error();
+    }
+    for (const auto& arena : arenas) {
+      if (arena) IC_CHECK(arena->inherit_on_fork());
+    }
+    Loaded loaded;
+    loaded.metadata = execution.prepared.repository->metadata();
+    loaded.tensors = tensors();
+    loaded.report = execution.report(*runner);
+    loaded.report.working_bytes = execution.prepared.ring_bytes() + execution.prepared.plan.padding_bytes();
+    loaded.report.peak_host_bytes = execution.prepared.plan.arena_bytes + execution.prepared.ring_bytes();
+    arenas.clear();
+    fill_page_cache(loaded.report);
+    return loaded;
+  }
+
+  std::vector<LoadedTensor> tensors() {
+    const Plan& plan = execution.prepared.plan;
+    std::vector<LoadedTensor> loaded;
+    loaded.reserve(plan.tensors.size());
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      for (std::size_t i = plan.units[unit].first_tensor; i < plan.units[unit].last_tensor; ++i) {
+        const PlannedTensor& planned = plan.tensors[i];
+        const safetensors::Tensor& tensor = execution.prepared.tables().tensor(planned.ref);
+        LoadedTensor one{tensor.name, tensor.dtype, planned.shape, empty_tensor_address(), planned.bytes, nullptr};
+        if (planned.placement == Placement::arena) {
+          one.data = arenas[unit]->data() + planned.offset;
+          one.owner = arenas[unit];
+        } else if (planned.placement == Placement::caller) {
+          one.data = planned.destination->host();
+        }
+        loaded.push_back(std::move(one));
+      }
+    }
+    return loaded;
+  }
+
+  // A direct load leaves the page cache empty: without this a second start would be slower than one through the page
+  // cache.
+  void fill_page_cache(Report& report) {
+    if (page_cache == PageCache::bypass || execution.environment.filler == nullptr) return;
+    std::vector<PageCacheFiller::File> files;
+    std::uint64_t bytes = 0;
+    for (const ShardReader& reader : execution.prepared.readers) {
+      if (reader.source == nullptr || reader.source->mode() != io::FileMode::direct) continue;
+      auto fd = os::reopen_for_reading(reader.source->buffered_fd(), os::OpenMode::buffered);
+      if (!fd.ok()) continue;
+      bytes += reader.source->size();
+      files.push_back(
+          {std::move(*fd), reader.source->name(), reader.source->identity().device, 0, reader.source->size()});
+    }
+    if (files.empty()) return;
+    // Well within free memory: half of it stays free.
+    if (page_cache == PageCache::automatic && bytes > os::memory_limits().free() / 2) return;
+    report.page_cache_fill_bytes = bytes;
+    ticket = execution.environment.filler->add(std::move(files));
+  }
+};
+
+Job::Job(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<Job>> Job::start(std::shared_ptr<const Repository> repository, const Options& options,
+                                        const Environment& environment) {
+  auto impl = std::make_unique<Impl>();
+  IC_TRY(impl->execution, Execution::open(std::move(repository), options, environment, Purpose::load));
+  impl->page_cache = options.page_cache;
+  IC_CHECK(impl->allocate());
+  Impl* const self = impl.get();
+  RunnerHooks hooks;
+  hooks.acquire = [self](std::size_t unit) -> Result<AcquiredArena> { return AcquiredArena(self->arenas[unit]); };
+  hooks.delivered = [](std::size_t) -> Status { return {}; };
+  IC_TRY(impl->runner, impl->execution.make_runner(std::move(hooks)));
+  impl->thread = start_thread("ic-load", [self] { self->run(); });
+  return std::unique_ptr<Job>(new Job(std::move(impl)));
+}
+
+Job::~Job() {
+  impl_->runner->cancel();
+  impl_->thread.join();
+}
+
+bool Job::wait_for(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_for(lock, timeout, [this] { return impl_->ended; });
+}
+
+void Job::cancel() {
+  impl_->runner->cancel();
+}
+
+Progress Job::progress() const {
+  return {impl_->runner->bytes_done(), impl_->execution.prepared.plan.read_bytes};
+}
+
+Result<Loaded> Job::finish() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait(lock, [this] { return impl_->ended; });
+  if (!impl_->result) return Error(ErrorCode::invalid_argument, "the result of this load was taken before");
+  Result<Loaded> result = std::move(*impl_->result);
+  impl_->result.reset();
+  return result;
+}
+
+bool Job::wait_for_page_cache(std::chrono::nanoseconds timeout) {
+  {
+    std::unique_lock lock(impl_->mutex);
+    if (!impl_->changed.wait_for(lock, timeout, [this] { return impl_->ended; })) return false;
+  }
+  return !impl_->ticket || impl_->execution.environment.filler->wait_for(*impl_->ticket, timeout);
+}
+
+}  // namespace infercluster::load

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries out a plan: keeps the engine busy, the memory ahead of it populated, and each unit complete before it is
+// delivered.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "io/engine.h"
+#include "io/governor.h"
+#include "load/plan.h"
+#include "load/report.h"
+#include "load/shard_reader.h"
+#include "memory/arena.h"
+#include "memory/copier.h"
+#include "memory/prefault.h"
+#include "memory/ring.h"
+
+namespace infercluster::load {
+
+struct RunnerOptions {
+  std::uint64_t in_flight_bytes_max = 64u << 20;  // of landed transfers; staged ones are bounded by the ring
+  unsigned resident_copies_max = 4;               // at once, from the page cache
+  unsigned prefault_threads = 1;
+};
+
+// A unit's arena; empty when there is no room for it yet: the runner asks again when it was woken. A null arena: the
+// unit needs none.
+using AcquiredArena = std::optional<std::shared_ptr<memory::Arena>>;
+
+struct RunnerHooks {
+  std::function<Result<AcquiredArena>(std::size_t unit)> acquire;
+  std::function<Status(std::size_t unit)>
+      delivered;  // its bytes are in place and checked, and no read may still write to its memory
+};
+
+// Thread rule: run() on one thread; cancel(), wake() and bytes_done() on any.
+class Runner {
+ public:
+  Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers, std::unique_ptr<io::Engine> engine,
+         std::optional<memory::Ring> ring, std::unique_ptr<memory::Copier> copier, const Clock& clock,
+         io::Governor* governor, const RunnerOptions& options, RunnerHooks hooks);
+  ~Runner();
+
+  // Returns when every unit is delivered, or at the first error, when nothing is in flight any more.
+  Status run();
+  void cancel();
+  void wake();
+
+  [[nodiscard]] std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
+  // Both are complete once run() has returned.
+  [[nodiscard]] const Waited& waited() const { return waited_; }
+  [[nodiscard]] std::uint64_t moved_bytes() const { return moved_bytes_ + engine_->statistics().moved_bytes; }
+  [[nodiscard]] const io::EngineStatistics& engine_statistics() const { return engine_->statistics(); }
+
+ private:
+  enum class Blocked : std::uint8_t { no, memory, storage, window };
+
+  struct InFlight {
+    std::size_t unit = 0;
+    std::size_t transfer = 0;
+    std::optional<unsigned> slot;
+    memory::Copier::Fence fence = 0;
+    bool delivered = false;
+    bool quiesced = false;
+  };
+
+  struct UnitState {
+    std::shared_ptr<memory::Arena> arena;
+    bool acquired = false;
+    std::uint64_t transfers_left = 0;  // not delivered, quiesced and copied
+  };
+
+  Status issue();
+  Result<bool> issue_one();  // false: blocked, see blocked_
+  Result<bool> acquire_units_ahead();
+  Status wait_for_events();
+  Status handle(const io::Event& event);
+  Status deliver_transfer(InFlight& flight);
+  Status verify(const Unit& unit, const PlannedTransfer& transfer, const std::byte* memory);
+  Status scatter(const Unit& unit, const PlannedTransfer& transfer, const std::byte* memory, UnitState& state);
+  Status release_copied();
+  Status complete(std::size_t unit);
+  Status check_sha256(const Unit& unit, const UnitState& state);
+  Error located(Error error, std::size_t shard, std::uint64_t file_offset) const;
+  void fail(Error error);
+
+  const Tables& tables_;
+  const Plan& plan_;
+  const std::span<ShardReader> readers_;
+  const std::unique_ptr<io::Engine> engine_;
+  std::optional<memory::Ring> ring_;
+  const std::unique_ptr<memory::Copier> copier_;
+  const Clock& clock_;
+  io::Governor* const governor_;
+  const RunnerOptions options_;
+  const RunnerHooks hooks_;
+  memory::Prefaulter prefaulter_;
+
+  std::vector<UnitState> units_;
+  std::vector<InFlight> flights_;
+  std::vector<std::uint32_t> free_flights_;
+  std::vector<std::uint32_t> copying_;  // flights whose slot waits for its fence
+  std::size_t next_unit_ = 0;
+  std::size_t next_transfer_ = 0;
+  std::size_t next_acquire_ = 0;
+  std::size_t units_left_ = 0;
+  std::uint64_t landed_in_flight_ = 0;  // bytes
+  unsigned resident_in_flight_ = 0;
+  Blocked blocked_ = Blocked::no;
+  Clock::Duration pause_{};  // the governor asked to wait
+  std::optional<Error> error_;
+
+  std::atomic<bool> cancelled_{false};
+  std::atomic<std::uint64_t> bytes_done_{0};
+  Waited waited_;
+  std::uint64_t moved_bytes_ = 0;
+};
+
+}  // namespace infercluster::load

@@ -2,7 +2,8 @@
 """One load by one contestant, in a process of its own. usage: contestant.py NAME FOLDER TORCH_FILE FILE...
 
 The time of the load runs from before the call until every tensor can be used; imports come before it, for all alike. Then the
-consumer reads every byte of every tensor, by one routine for all, timed on its own. Prints one JSON object on the last line.
+consumer reads every byte of every tensor, by one routine for all, timed on its own. Prints "ready", waits for a line on standard
+input, loads, and prints one JSON object on the last line.
 """
 
 import importlib.metadata
@@ -141,6 +142,8 @@ def main() -> int:
     except ImportError as error:
         print(json.dumps({"missing": f"{package}: {error}"}))
         return 0
+    print("ready", flush=True)
+    sys.stdin.readline()
     begin = time.perf_counter()
     keep, tensors = load()
     loaded = time.perf_counter()

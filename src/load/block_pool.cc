@@ -62,6 +62,9 @@ std::shared_ptr<void> BlockPool::lease(const std::shared_ptr<memory::Arena>& are
 Result<std::uint64_t> BlockPool::donate_leased() {
   const std::lock_guard lock(mutex_);
   std::uint64_t count = 0;
+  if (std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.state == State::idle; })) {
+    return count;  // there is room after all
+  }
   for (Block& block : blocks_) {
     if (block.state != State::leased) continue;
     block.state = State::donated;

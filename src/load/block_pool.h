@@ -24,8 +24,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   Result<std::shared_ptr<memory::Arena>> acquire(std::uint64_t bytes);
   // From now on the block belongs to whoever holds the lease.
   std::shared_ptr<void> lease(const std::shared_ptr<memory::Arena>& arena);
-  // Takes every leased block out of the window: its consumer keeps it. Returns how many; too_large when more bytes than
-  // the window are kept so.
+  // Takes every leased block out of the window, unless one is idle: its consumer keeps it. Returns how many; too_large
+  // when more bytes than the window are kept so.
   Result<std::uint64_t> donate_leased();
   // No more calls of `changed`.
   void detach();

@@ -47,14 +47,12 @@ struct Stream::Impl {
 
   Status delivered(std::size_t index) {
     const Unit& unit = execution.prepared.plan.units[index];
-    std::shared_ptr<void> lease;
     const std::shared_ptr<memory::Arena> arena = std::move(arenas[index]);
-    if (arena) {
-      IC_CHECK(arena->inherit_on_fork());
-      lease = pool->lease(arena);
-      filling.fetch_sub(1);
-    }
+    if (arena) IC_CHECK(arena->inherit_on_fork());
     const std::lock_guard lock(mutex);
+    // All under the lock: a consumer must not take a block for kept that is only on its way to it.
+    const std::shared_ptr<void> lease = arena ? pool->lease(arena) : nullptr;
+    if (arena) filling.fetch_sub(1);
     for (std::size_t i = unit.first_tensor; i < unit.last_tensor; ++i) {
       const PlannedTensor& planned = execution.prepared.plan.tensors[i];
       const safetensors::Tensor& tensor = execution.prepared.tables().tensor(planned.ref);

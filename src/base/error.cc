@@ -92,12 +92,12 @@ Error Error::from_errno(int system_errno, std::string_view action) {
 
 std::string Error::to_string() const {
   std::string text;
-  if (!path_.empty()) text += printable(path_) + ": ";
-  if (!tensor_.empty()) text += "tensor \"" + printable(tensor_) + "\": ";
+  if (!path_.empty()) text += path_ + ": ";
+  if (!tensor_.empty()) text += "tensor \"" + tensor_ + "\": ";
   if (offset_) text += "offset " + std::to_string(*offset_) + ": ";
   text += message_;
   if (!hint_.empty()) text += ". " + hint_;
-  return text;
+  return printable(text);
 }
 
 }  // namespace infercluster

@@ -24,17 +24,20 @@ bool is_folder(const fs::path& path) {
 
 bool is_id_part(std::string_view part) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
   };
-  return !part.empty() && part.size() <= 96 && part.front() != '.' && part.front() != '-' && std::all_of(part.begin(), part.end(), allowed) &&
-         part.find("--") == std::string_view::npos && part.find("..") == std::string_view::npos;
+  return !part.empty() && part.size() <= 96 && part.front() != '.' && part.front() != '-' &&
+         std::all_of(part.begin(), part.end(), allowed) && part.find("--") == std::string_view::npos &&
+         part.find("..") == std::string_view::npos;
 }
 
 // Neither absolute nor with a component that leads elsewhere.
 bool is_revision_name(const std::string& revision) {
   const fs::path path(revision);
   return !revision.empty() && revision.find('\0') == std::string::npos && path.is_relative() &&
-         std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".." || part == "." || part.empty(); });
+         std::none_of(path.begin(), path.end(),
+                      [](const fs::path& part) { return part == ".." || part == "." || part.empty(); });
 }
 
 std::vector<std::string> names_in(const fs::path& directory) {
@@ -56,9 +59,10 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 Error no_snapshot(const std::string& hub_repository, const std::string& revision, const std::string& why) {
-  return Error(ErrorCode::not_found, "the cache has no snapshot of revision \"" + revision + "\": " + why + " (refs: " +
-                                         listed(names_in(fs::path(hub_repository) / "refs")) + "; snapshots: " +
-                                         listed(names_in(fs::path(hub_repository) / "snapshots")) + ")")
+  return Error(ErrorCode::not_found, "the cache has no snapshot of revision \"" + revision + "\": " + why +
+                                         " (refs: " + listed(names_in(fs::path(hub_repository) / "refs")) +
+                                         "; snapshots: " + listed(names_in(fs::path(hub_repository) / "snapshots")) +
+                                         ")")
       .with_path(hub_repository)
       .with_hint("Fetch it: " + fetch_command(repository_id_of(hub_repository), revision));
 }
@@ -116,15 +120,18 @@ Result<std::string> find_hub_repository(const std::string& id, const std::string
   if (const std::size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   const std::string path = (fs::path(hub) / folder).string();
   if (!hub.empty() && is_folder(path)) return path;
-  const std::string where = hub.empty() ? "there is no Hugging Face cache" : "the Hugging Face cache " + hub + " has no repository of that name";
-  return Error(ErrorCode::not_found, "no such file or folder, and " + where).with_path(id)
+  const std::string where = hub.empty() ? "there is no Hugging Face cache"
+                                        : "the Hugging Face cache " + hub + " has no repository of that name";
+  return Error(ErrorCode::not_found, "no such file or folder, and " + where)
+      .with_path(id)
       .with_hint("Fetch it: " + fetch_command(id, "") + ", or set HF_HUB_CACHE or HF_HOME to the cache that has it");
 }
 
 Result<Snapshot> find_snapshot(const std::string& hub_repository, const std::string& revision) {
   const std::string wanted = revision.empty() ? "main" : revision;
   if (!is_revision_name(wanted)) {
-    return Error(ErrorCode::invalid_argument, "\"" + wanted + "\" is not the name of a revision").with_path(hub_repository);
+    return Error(ErrorCode::invalid_argument, "\"" + wanted + "\" is not the name of a revision")
+        .with_path(hub_repository);
   }
   const fs::path repository(hub_repository);
   std::string commit = wanted;
@@ -157,7 +164,8 @@ SnapshotPlace snapshot_place_of(const std::string& canonical_path) {
 }
 
 std::string fetch_command(std::string_view repository_id, std::string_view revision) {
-  std::string command = "`hf download " + (repository_id.empty() ? std::string("ORG/NAME") : std::string(repository_id));
+  std::string command =
+      "`hf download " + (repository_id.empty() ? std::string("ORG/NAME") : std::string(repository_id));
   if (!revision.empty() && revision != "main") command += " --revision " + std::string(revision);
   return command + "` (older: huggingface-cli download)";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hugging Face cache as huggingface_hub lays it out: HUB/models--org--name/{refs/main, snapshots/COMMIT/FILE, blobs/HASH},
-// where FILE is a link to ../../blobs/HASH and refs/main holds a COMMIT.
+// The Hugging Face cache as huggingface_hub lays it out: HUB/models--org--name/{refs/main, snapshots/COMMIT/FILE,
+// blobs/HASH}, where FILE is a link to ../../blobs/HASH and refs/main holds a COMMIT.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace infercluster::load {
 
-// HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, HOME/.cache/huggingface/hub: the first
-// that is set and not empty. "" when none is. `get` is getenv outside of tests.
+// HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, HOME/.cache/huggingface/hub: the
+// first that is set and not empty. "" when none is. `get` is getenv outside of tests.
 std::string hub_cache_directory(const std::function<const char*(const char*)>& get);
 std::string hub_cache_directory();  // of this process
 
@@ -34,7 +34,8 @@ struct Snapshot {
 // The snapshot of `revision` (empty: "main"): a ref, or a whole name of a snapshot. not_found lists what there is.
 Result<Snapshot> find_snapshot(const std::string& hub_repository, const std::string& revision);
 
-// Of a canonical path inside a snapshot (.../REPOSITORY/snapshots/COMMIT[/...]): REPOSITORY and COMMIT; empty when it is none.
+// Of a canonical path inside a snapshot (.../REPOSITORY/snapshots/COMMIT[/...]): REPOSITORY and COMMIT; empty when it
+// is none.
 struct SnapshotPlace {
   std::string hub_repository;
   std::string commit;

@@ -23,21 +23,24 @@ struct Listing {
 };
 
 Result<Listing> list(const std::string& directory) {
-  static constexpr std::string_view kOtherWeights[] = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx"};
+  static constexpr std::string_view kOtherWeights[] = {".bin",  ".pt", ".pth",     ".ckpt",
+                                                       ".gguf", ".h5", ".msgpack", ".onnx"};
   Listing listing;
   std::error_code failed;
   std::size_t count = 0;
   fs::directory_iterator it(directory, failed);
   for (const fs::directory_iterator end; !failed && it != end; it.increment(failed)) {
     if (++count > kEntriesMax) {
-      return Error(ErrorCode::too_large, "the folder has over " + std::to_string(kEntriesMax) + " entries").with_path(directory);
+      return Error(ErrorCode::too_large, "the folder has over " + std::to_string(kEntriesMax) + " entries")
+          .with_path(directory);
     }
     std::string name = it->path().filename().string();
     if (name.ends_with(kIndexSuffix)) {
       listing.indexes.push_back(std::move(name));
     } else if (name.ends_with(kShardSuffix)) {
       listing.shards.push_back(std::move(name));
-    } else if (std::any_of(std::begin(kOtherWeights), std::end(kOtherWeights), [&](auto suffix) { return name.ends_with(suffix); })) {
+    } else if (std::any_of(std::begin(kOtherWeights), std::end(kOtherWeights),
+                           [&](auto suffix) { return name.ends_with(suffix); })) {
       listing.other_weights.push_back(std::move(name));
     }
   }
@@ -79,14 +82,18 @@ Result<Location> locate_folder(Location location, const std::string& revision) {
   }
   if (!revision.empty() && revision != location.commit) {
     return Error(ErrorCode::invalid_argument, "revision \"" + revision + "\" was asked for, but this is a folder" +
-                 (location.commit.empty() ? "" : " of revision " + location.commit)).with_path(location.path)
-        .with_hint("A revision chooses within a repository of the Hugging Face cache: give its id, or its models--ORG--NAME folder");
+                                                  (location.commit.empty() ? "" : " of revision " + location.commit))
+        .with_path(location.path)
+        .with_hint(
+            "A revision chooses within a repository of the Hugging Face cache: give its id, or its models--ORG--NAME "
+            "folder");
   }
   if (location.index_name) return location;
   IC_TRY(Listing listing, list(location.path));
   const bool usual = std::find(listing.indexes.begin(), listing.indexes.end(), kUsualIndex) != listing.indexes.end();
   if (!usual && listing.indexes.size() > 1) {
-    return Error(ErrorCode::invalid_argument, "the folder has several indexes: " + joined(listing.indexes)).with_path(location.path)
+    return Error(ErrorCode::invalid_argument, "the folder has several indexes: " + joined(listing.indexes))
+        .with_path(location.path)
         .with_hint("Give the path of the index that is meant");
   }
   if (!listing.indexes.empty()) {
@@ -109,7 +116,8 @@ Result<Location> locate_snapshot(const std::string& hub_repository, const std::s
 
 Result<Location> locate_file(const std::string& source, const std::string& revision) {
   if (!revision.empty()) {
-    return Error(ErrorCode::invalid_argument, "revision \"" + revision + "\" was asked for, but this is a file").with_path(source);
+    return Error(ErrorCode::invalid_argument, "revision \"" + revision + "\" was asked for, but this is a file")
+        .with_path(source);
   }
   Location location;
   if (source.ends_with(kIndexSuffix)) {
@@ -132,11 +140,13 @@ Result<Location> locate_absent(const std::string& source, const LocateOptions& o
   std::error_code failed;
   if (fs::is_symlink(source, failed)) {
     const std::string target = fs::read_symlink(source, failed).string();
-    return Error(ErrorCode::not_found, "the link leads to " + target + ", which is missing").with_path(source)
+    return Error(ErrorCode::not_found, "the link leads to " + target + ", which is missing")
+        .with_path(source)
         .with_hint("In a Hugging Face cache this is a blob that was not fetched: " + fetch_command("", ""));
   }
   if (looks_like_a_path(source) || !is_repository_id(source)) {
-    return Error(ErrorCode::not_found, "no such file or folder").with_path(source)
+    return Error(ErrorCode::not_found, "no such file or folder")
+        .with_path(source)
         .with_hint("A repository of the Hugging Face cache is named by its id, as in ORG/NAME");
   }
   IC_TRY(const std::string repository, find_hub_repository(source, options.hub));
@@ -147,15 +157,18 @@ Result<Location> locate_absent(const std::string& source, const LocateOptions& o
 
 std::string fetch_hint(const Location& location) {
   if (location.hub_repository.empty()) {
-    return "The download or copy was not finished, or the index is of another version: fetch the repository again, for example with " +
+    return "The download or copy was not finished, or the index is of another version: fetch the repository again, for "
+           "example with " +
            fetch_command("", "") + " and --local-dir, or `git lfs pull`";
   }
-  return "The download was not finished: run " + fetch_command(repository_id_of(location.hub_repository), location.commit) + " again";
+  return "The download was not finished: run " +
+         fetch_command(repository_id_of(location.hub_repository), location.commit) + " again";
 }
 
 Result<Location> locate(const std::string& source, const LocateOptions& options) {
   if (source.empty()) return Error(ErrorCode::invalid_argument, "no source was given");
-  if (source.find('\0') != std::string::npos) return Error(ErrorCode::invalid_argument, "the source's name has a NUL in it");
+  if (source.find('\0') != std::string::npos)
+    return Error(ErrorCode::invalid_argument, "the source's name has a NUL in it");
   std::error_code failed;
   const fs::file_status status = fs::status(source, failed);
   Location folder;

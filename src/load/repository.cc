@@ -22,19 +22,23 @@ struct Problems {
   std::vector<Error> bad;            // files that are there, but unusable
 };
 
-Result<safetensors::Header> read_header(const Fd& fd, const std::string& path, std::uint64_t file_size, const RepositoryOptions& options) {
+Result<safetensors::Header> read_header(const Fd& fd, const std::string& path, std::uint64_t file_size,
+                                        const RepositoryOptions& options) {
   std::array<std::byte, safetensors::kPrefixBytes> prefix{};
   const std::size_t prefix_bytes = std::min<std::uint64_t>(prefix.size(), file_size);
   IC_CHECK(os::read_exactly(fd, std::span(prefix).first(prefix_bytes), 0, path));
-  IC_TRY(const std::uint64_t length, safetensors::parse_header_length(std::span(prefix).first(prefix_bytes), file_size));
+  IC_TRY(const std::uint64_t length,
+         safetensors::parse_header_length(std::span(prefix).first(prefix_bytes), file_size));
   std::vector<std::byte> json(length);
   IC_CHECK(os::read_exactly(fd, json, safetensors::kPrefixBytes, path));
   return safetensors::parse_header(json, file_size, {options.compatibility, options.allow_trailing_bytes});
 }
 
 // `resolved` is where `path` leads; it is what is opened.
-Result<RepositoryShard> open_shard(const std::string& path, const std::string& resolved, const RepositoryOptions& options) {
-  RepositoryShard shard{.path = path, .resolved_path = resolved, .fd = {}, .identity = {}, .file_system = {}, .header = {}};
+Result<RepositoryShard> open_shard(const std::string& path, const std::string& resolved,
+                                   const RepositoryOptions& options) {
+  RepositoryShard shard{
+      .path = path, .resolved_path = resolved, .fd = {}, .identity = {}, .file_system = {}, .header = {}};
   const auto named = [&path](const Error& error) { return Error(error).with_path(path); };
   Result<Fd> fd = os::open_for_reading(resolved);
   if (!fd) return named(fd.error());
@@ -73,8 +77,10 @@ Result<Resolved> resolve(const Location& location, const std::string& name) {
   }
   if (failed) return Error::from_errno(failed.value(), "cannot resolve the path").with_path(path.string());
   if (is_below(resolved, location.link_root)) return Resolved{resolved.string(), ""};
-  return Error(ErrorCode::permission, "its link leads out of the repository, to " + resolved.string()).with_path(path.string())
-      .with_hint("Links may lead only below " + location.link_root + ": put the file itself there, or give the path of the file");
+  return Error(ErrorCode::permission, "its link leads out of the repository, to " + resolved.string())
+      .with_path(path.string())
+      .with_hint("Links may lead only below " + location.link_root +
+                 ": put the file itself there, or give the path of the file");
 }
 
 std::string listed(const std::vector<std::string>& items) {
@@ -89,7 +95,8 @@ std::string hint_of(const Location& location, const std::vector<std::string>& un
   if (!unindexed.empty()) hint += ". The index does not know these files of the folder: " + listed(unindexed);
   std::size_t unfinished = 0;
   std::error_code failed;  // without a blobs folder there is nothing to say
-  for (fs::directory_iterator it(fs::path(location.hub_repository) / "blobs", failed), end; !failed && it != end; it.increment(failed)) {
+  for (fs::directory_iterator it(fs::path(location.hub_repository) / "blobs", failed), end; !failed && it != end;
+       it.increment(failed)) {
     if (it->path().extension() == ".incomplete") ++unfinished;
   }
   if (unfinished > 0) hint += ". The cache holds " + std::to_string(unfinished) + " unfinished downloads";
@@ -102,7 +109,8 @@ Error error_of(const Problems& problems, const Location& location, const std::ve
   for (const Error& error : problems.bad) bad.push_back(error.to_string());
   std::string message;
   if (!problems.missing.empty()) message = "the repository is incomplete, missing: " + listed(problems.missing);
-  if (!bad.empty()) message += (message.empty() ? "" : ". Also ") + std::to_string(bad.size()) + " bad files: " + listed(bad);
+  if (!bad.empty())
+    message += (message.empty() ? "" : ". Also ") + std::to_string(bad.size()) + " bad files: " + listed(bad);
   Error error(problems.bad.empty() ? ErrorCode::not_found : problems.bad.front().code(), std::move(message));
   if (!problems.bad.empty()) std::move(error).with_kind(problems.bad.front().kind());
   if (!problems.missing.empty()) std::move(error).with_hint(hint_of(location, unindexed));
@@ -113,8 +121,8 @@ std::string counted(std::size_t count, std::string_view what) {
   return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
 }
 
-// Opens the shards `names` of the folder, in their order. A missing or bad one is noted in `problems` and leaves an empty place.
-// `tensor_counts`, when not empty: how many tensors the index puts into each.
+// Opens the shards `names` of the folder, in their order. A missing or bad one is noted in `problems` and leaves an
+// empty place. `tensor_counts`, when not empty: how many tensors the index puts into each.
 std::vector<std::optional<RepositoryShard>> open_shards(const Location& location, const std::vector<std::string>& names,
                                                         const std::vector<std::size_t>& tensor_counts,
                                                         const RepositoryOptions& options, Problems& problems) {
@@ -133,8 +141,10 @@ std::vector<std::optional<RepositoryShard>> open_shards(const Location& location
       continue;
     }
     Result<RepositoryShard> opened = open_shard((fs::path(location.path) / name).string(), resolved->path, options);
-    if (opened.ok()) shard = std::move(opened).value();
-    else problems.bad.push_back(opened.error());
+    if (opened.ok())
+      shard = std::move(opened).value();
+    else
+      problems.bad.push_back(opened.error());
   }
   return shards;
 }
@@ -192,7 +202,9 @@ Result<safetensors::Index> read_index(const Location& location) {
   const std::string path = (fs::path(location.path) / *location.index_name).string();
   IC_TRY(const Resolved resolved, resolve(location, *location.index_name));
   if (resolved.path.empty()) {
-    return Error(ErrorCode::not_found, "the index is " + resolved.missing).with_path(path).with_hint(fetch_hint(location));
+    return Error(ErrorCode::not_found, "the index is " + resolved.missing)
+        .with_path(path)
+        .with_hint(fetch_hint(location));
   }
   const Result<std::string> json = os::read_small_file(resolved.path, kIndexBytesMax);
   if (!json) return Error(json.error()).with_path(path);
@@ -207,7 +219,8 @@ std::vector<std::string> unindexed_files(const Location& location, const std::ve
   std::error_code failed;  // for a hint only
   for (fs::directory_iterator it(location.path, failed), end; !failed && it != end; it.increment(failed)) {
     std::string name = it->path().filename().string();
-    if (name.ends_with(".safetensors") && !std::binary_search(names.begin(), names.end(), name)) found.push_back(std::move(name));
+    if (name.ends_with(".safetensors") && !std::binary_search(names.begin(), names.end(), name))
+      found.push_back(std::move(name));
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -217,7 +230,8 @@ Result<Repository> open_indexed(const Location& location, const RepositoryOption
   IC_TRY(safetensors::Index index, read_index(location));
   const std::vector<std::string> names = index.shards();
   Problems problems;
-  std::vector<std::optional<RepositoryShard>> shards = open_shards(location, names, tensors_per_shard(index, names), options, problems);
+  std::vector<std::optional<RepositoryShard>> shards =
+      open_shards(location, names, tensors_per_shard(index, names), options, problems);
   std::vector<TensorRef> tensors = indexed_tensors(index, names, shards, problems);
   if (!problems.missing.empty() || !problems.bad.empty()) {
     return error_of(problems, location, unindexed_files(location, names));
@@ -225,29 +239,36 @@ Result<Repository> open_indexed(const Location& location, const RepositoryOption
   sort_refs(tensors);
   Repository repository(location.path, all_of(std::move(shards)), std::move(tensors));
   if (index.total_size && *index.total_size != repository.bytes()) {
-    repository.warnings.push_back("the index " + *location.index_name + " gives a total_size of " + std::to_string(*index.total_size) +
-                                  " bytes, but its tensors have " + std::to_string(repository.bytes()));
+    repository.warnings.push_back("the index " + *location.index_name + " gives a total_size of " +
+                                  std::to_string(*index.total_size) + " bytes, but its tensors have " +
+                                  std::to_string(repository.bytes()));
   }
   repository.index = std::move(index);
   return repository;
 }
 
 // Without an index a name may be in one file only: which of two is meant cannot be told.
-Status check_names(const std::vector<RepositoryShard>& shards, const std::vector<TensorRef>& tensors, const Location& location) {
-  const auto name_at = [&](std::size_t i) -> const std::string& { return shards[tensors[i].shard].header.tensors()[tensors[i].tensor].name; };
+Status check_names(const std::vector<RepositoryShard>& shards, const std::vector<TensorRef>& tensors,
+                   const Location& location) {
+  const auto name_at = [&](std::size_t i) -> const std::string& {
+    return shards[tensors[i].shard].header.tensors()[tensors[i].tensor].name;
+  };
   const std::vector<safetensors::HashedName> names = safetensors::hash_names(tensors.size(), name_at);
   const std::optional<std::size_t> second = safetensors::find_duplicate(names, name_at);
   if (!second) return {};
   const std::size_t first = *safetensors::find_name(names, name_at(*second), name_at);
   const auto file_of = [&](std::size_t i) { return fs::path(shards[tensors[i].shard].path).filename().string(); };
-  return Error(ErrorCode::corrupt, "duplicate name: the tensor is in both " + file_of(first) + " and " + file_of(*second) +
-                                       ", and no index says which is meant")
-      .with_path(location.path).with_tensor(name_at(*second)).with_hint("Give the path of the one file that is meant");
+  return Error(ErrorCode::corrupt, "duplicate name: the tensor is in both " + file_of(first) + " and " +
+                                       file_of(*second) + ", and no index says which is meant")
+      .with_path(location.path)
+      .with_tensor(name_at(*second))
+      .with_hint("Give the path of the one file that is meant");
 }
 
 Result<Repository> open_unindexed(const Location& location, const RepositoryOptions& options) {
   Problems problems;
-  std::vector<std::optional<RepositoryShard>> opened = open_shards(location, location.shard_names, {}, options, problems);
+  std::vector<std::optional<RepositoryShard>> opened =
+      open_shards(location, location.shard_names, {}, options, problems);
   if (!problems.missing.empty() || !problems.bad.empty()) return error_of(problems, location, {});
   std::vector<RepositoryShard> shards = all_of(std::move(opened));
   std::vector<TensorRef> tensors = every_tensor(shards);
@@ -269,8 +290,8 @@ Repository::Repository(std::string path, std::vector<RepositoryShard> shards, st
     : path_(std::move(path)), shards_(std::move(shards)) {
   for (const RepositoryShard& shard : shards_) tables_.shards.push_back(&shard.header);
   tables_.tensors = std::move(tensors);
-  by_name_ = safetensors::hash_names(tables_.tensors.size(),
-                                     [this](std::size_t i) -> const std::string& { return tensor(tables_.tensors[i]).name; });
+  by_name_ = safetensors::hash_names(
+      tables_.tensors.size(), [this](std::size_t i) -> const std::string& { return tensor(tables_.tensors[i]).name; });
   for (const TensorRef& ref : tables_.tensors) bytes_ += tensor(ref).bytes();
 }
 

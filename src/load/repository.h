@@ -21,8 +21,8 @@
 namespace infercluster::load {
 
 struct RepositoryOptions {
-  std::string revision{};  // of a repository in the Hugging Face cache: a ref (branch, tag, "refs/pr/1") or a whole commit
-                           // hash; empty: "main". Refused for anything else
+  std::string revision{};  // of a repository in the Hugging Face cache: a ref (branch, tag, "refs/pr/1") or a whole
+                           // commit hash; empty: "main". Refused for anything else
   safetensors::Compatibility compatibility = safetensors::Compatibility::strict;
   bool allow_trailing_bytes = false;
   std::string hub_cache{};  // the Hugging Face cache; empty: as load/hub_cache.h finds it in the environment
@@ -41,8 +41,8 @@ struct RepositoryShard {
 // Immutable; thread-safe. Move-only; what it hands out by reference stays valid over a move.
 class Repository {
  public:
-  // All shards, as opened, sorted by name. With an index, `tensors` of a shard's header that the index does not assign to
-  // that shard are not part of the repository.
+  // All shards, as opened, sorted by name. With an index, `tensors` of a shard's header that the index does not assign
+  // to that shard are not part of the repository.
   Repository(std::string path, std::vector<RepositoryShard> shards, std::vector<TensorRef> tensors);
   Repository(Repository&&) noexcept = default;
   Repository& operator=(Repository&&) noexcept = default;
@@ -50,9 +50,11 @@ class Repository {
   Repository& operator=(const Repository&) = delete;
   ~Repository() = default;
 
-  [[nodiscard]] const std::string& path() const { return path_; }  // the file or folder, after a repository id was looked up
+  [[nodiscard]] const std::string& path() const {
+    return path_;
+  }  // the file or folder, after a repository id was looked up
   [[nodiscard]] const std::vector<RepositoryShard>& shards() const { return shards_; }
-  [[nodiscard]] const Tables& tables() const { return tables_; }  // the tensors of the repository
+  [[nodiscard]] const Tables& tables() const { return tables_; }     // the tensors of the repository
   [[nodiscard]] const TensorRef* find(std::string_view name) const;  // nullptr: no such tensor
   [[nodiscard]] const safetensors::Tensor& tensor(const TensorRef& ref) const { return tables_.tensor(ref); }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // of all tensors of the repository
@@ -71,11 +73,12 @@ class Repository {
   std::uint64_t bytes_ = 0;
 };
 
-// `source`: a safetensors file; a folder of them, with or without one *.safetensors.index.json (model.safetensors.index.json
-// comes before others); such an index; a Hugging Face cache snapshot or repository folder (models--org--name); or a repository
-// id "org/name" that the cache has. Only indexed files are opened; links in a folder may lead within that folder, in a
-// snapshot within its repository's cache. Errors: not_found names every missing file and tensor in one message, with how
-// to fetch them; corrupt and others name the bad file, or all bad files when there are several.
+// `source`: a safetensors file; a folder of them, with or without one *.safetensors.index.json
+// (model.safetensors.index.json comes before others); such an index; a Hugging Face cache snapshot or repository folder
+// (models--org--name); or a repository id "org/name" that the cache has. Only indexed files are opened; links in a
+// folder may lead within that folder, in a snapshot within its repository's cache. Errors: not_found names every
+// missing file and tensor in one message, with how to fetch them; corrupt and others name the bad file, or all bad
+// files when there are several.
 Result<Repository> open_repository(const std::string& source, const RepositoryOptions& options = {});
 
 }  // namespace infercluster::load

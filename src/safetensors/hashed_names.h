@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names found and told apart in O(n log n) whatever their hashes: names that a hostile file made to collide only cost the
-// comparison that sorting them would have cost anyway, which a hash table does not promise.
+// Names found and told apart in O(n log n) whatever their hashes: names that a hostile file made to collide only cost
+// the comparison that sorting them would have cost anyway, which a hash table does not promise.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,8 @@ std::optional<std::size_t> find_name(const std::vector<HashedName>& names, std::
 template <typename NameAt>
 std::optional<std::size_t> find_duplicate(const std::vector<HashedName>& names, NameAt name_at) {
   for (std::size_t i = 1; i < names.size(); ++i) {
-    if (names[i].hash == names[i - 1].hash && name_at(names[i].index) == name_at(names[i - 1].index)) return names[i].index;
+    if (names[i].hash == names[i - 1].hash && name_at(names[i].index) == name_at(names[i - 1].index))
+      return names[i].index;
   }
   return std::nullopt;
 }

@@ -47,7 +47,8 @@ Error length_error(std::string kind, std::string_view prefix, std::string messag
   for (const Lookalike& lookalike : kLookalikes) {
     if (!prefix.starts_with(lookalike.magic)) continue;
     return Error(ErrorCode::corrupt, "not a safetensors file: this is " + std::string(lookalike.what))
-        .with_kind(std::move(kind)).with_hint(std::string(lookalike.hint));
+        .with_kind(std::move(kind))
+        .with_hint(std::string(lookalike.hint));
   }
   if (prefix.find_first_not_of('\0') == std::string_view::npos && !prefix.empty()) {
     message += "; it begins with zeros, as files do whose download was not finished";
@@ -65,11 +66,15 @@ std::uint64_t read_little_endian(std::span<const std::byte> bytes) {
 
 Header::Header(std::vector<Tensor> tensors, std::optional<Metadata> metadata, std::uint64_t data_begin,
                std::uint64_t file_size)
-    : tensors_(std::move(tensors)), metadata_(std::move(metadata)), data_begin_(data_begin), file_size_(file_size),
+    : tensors_(std::move(tensors)),
+      metadata_(std::move(metadata)),
+      data_begin_(data_begin),
+      file_size_(file_size),
       by_name_(hash_names(tensors_.size(), [this](std::size_t i) -> const std::string& { return tensors_[i].name; })) {}
 
 const Tensor* Header::find(std::string_view name) const {
-  const auto index = find_name(by_name_, name, [this](std::size_t i) -> const std::string& { return tensors_[i].name; });
+  const auto index =
+      find_name(by_name_, name, [this](std::size_t i) -> const std::string& { return tensors_[i].name; });
   return index ? &tensors_[*index] : nullptr;
 }
 
@@ -83,18 +88,23 @@ Result<std::uint64_t> parse_header_length(std::span<const std::byte> prefix, std
   // The bytes as text; reading them as char is what the aliasing rules allow.
   const std::string_view text(reinterpret_cast<const char*>(first.data()), first.size());
   if (file_size < kPrefixBytes || first.size() < kPrefixBytes) {
-    const std::string found = file_size == 0 ? "the file is empty" : "the file has " + std::to_string(file_size) + " bytes";
+    const std::string found =
+        file_size == 0 ? "the file is empty" : "the file has " + std::to_string(file_size) + " bytes";
     return length_error("HeaderTooSmall", text, found + ", too few for the 8-byte header length",
                         "The download was not finished: download the file again");
   }
   const std::uint64_t length = read_little_endian(first);
   if (length > kHeaderLengthMax) {
-    return length_error("HeaderTooLarge", text, "the header length is " + std::to_string(length) + " bytes, over the limit of " +
-                        std::to_string(kHeaderLengthMax), "This is not a safetensors file, or its first bytes are damaged");
+    return length_error("HeaderTooLarge", text,
+                        "the header length is " + std::to_string(length) + " bytes, over the limit of " +
+                            std::to_string(kHeaderLengthMax),
+                        "This is not a safetensors file, or its first bytes are damaged");
   }
   if (length > file_size - kPrefixBytes) {
-    return length_error("InvalidHeaderLength", text, "the header is " + std::to_string(length) +
-                        " bytes long by its first 8 bytes, but the file has only " + std::to_string(file_size) + " bytes",
+    return length_error("InvalidHeaderLength", text,
+                        "the header is " + std::to_string(length) +
+                            " bytes long by its first 8 bytes, but the file has only " + std::to_string(file_size) +
+                            " bytes",
                         "The file was cut short, or is not a safetensors file: download it again");
   }
   return length;
@@ -108,10 +118,12 @@ Result<std::uint64_t> tensor_bytes(Dtype dtype, std::span<const std::uint64_t> s
   }
   if (bits) bits = checked_multiply<std::uint64_t>(*bits, bits_of(dtype));
   if (!bits) {
-    return Error(ErrorCode::corrupt, "its shape has more bits than 64-bit arithmetic holds").with_kind("ValidationOverflow");
+    return Error(ErrorCode::corrupt, "its shape has more bits than 64-bit arithmetic holds")
+        .with_kind("ValidationOverflow");
   }
   if (*bits % 8 != 0) {
-    return Error(ErrorCode::corrupt, "its " + std::to_string(*bits) + " bits are not a whole number of bytes").with_kind("MisalignedSlice");
+    return Error(ErrorCode::corrupt, "its " + std::to_string(*bits) + " bits are not a whole number of bytes")
+        .with_kind("MisalignedSlice");
   }
   return *bits / 8;
 }

@@ -10,7 +10,9 @@
 namespace infercluster::safetensors {
 namespace {
 
-Error argument_error(std::string message) { return Error(ErrorCode::invalid_argument, std::move(message)); }
+Error argument_error(std::string message) {
+  return Error(ErrorCode::invalid_argument, std::move(message));
+}
 
 Status check_names(const std::vector<Tensor>& tensors, const Metadata& metadata) {
   const auto name_at = [&tensors](std::size_t i) -> const std::string& { return tensors[i].name; };
@@ -23,7 +25,8 @@ Status check_names(const std::vector<Tensor>& tensors, const Metadata& metadata)
   }
   const auto key_at = [&metadata](std::size_t i) -> const std::string& { return metadata[i].first; };
   for (const auto& [key, value] : metadata) {
-    if (!simdjson::validate_utf8(key) || !simdjson::validate_utf8(value)) return argument_error("the metadata are not UTF-8");
+    if (!simdjson::validate_utf8(key) || !simdjson::validate_utf8(value))
+      return argument_error("the metadata are not UTF-8");
   }
   if (const auto twice = find_duplicate(hash_names(metadata.size(), key_at), key_at)) {
     return argument_error("duplicate metadata key " + json::quoted(key_at(*twice)));
@@ -41,7 +44,9 @@ Status lay_out(std::vector<Tensor>& tensors) {
     }
     const std::optional<std::uint64_t> next = checked_add(end, *bytes);
     if (!next) {
-      return argument_error("the file would have more than 2^64 bytes").with_kind("ValidationOverflow").with_tensor(tensor.name);
+      return argument_error("the file would have more than 2^64 bytes")
+          .with_kind("ValidationOverflow")
+          .with_tensor(tensor.name);
     }
     tensor.begin = end;
     tensor.end = *next;
@@ -90,9 +95,8 @@ Result<std::string> build_header(std::vector<Tensor>& tensors, const std::option
   Metadata sorted = metadata.value_or(Metadata{});
   std::sort(sorted.begin(), sorted.end());
   IC_CHECK(check_names(tensors, sorted));
-  std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
-    return a.dtype != b.dtype ? a.dtype < b.dtype : a.name < b.name;
-  });
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Tensor& a, const Tensor& b) { return a.dtype != b.dtype ? a.dtype < b.dtype : a.name < b.name; });
   IC_CHECK(lay_out(tensors));
 
   std::string out(kPrefixBytes, '\0');
@@ -109,8 +113,9 @@ Result<std::string> build_header(std::vector<Tensor>& tensors, const std::option
 
   const std::uint64_t length = out.size() - kPrefixBytes;
   if (length > kHeaderLengthMax) {
-    return Error(ErrorCode::too_large, "the header would have " + std::to_string(length) + " bytes, over the format's limit of " +
-                                           std::to_string(kHeaderLengthMax)).with_kind("HeaderTooLarge");
+    return Error(ErrorCode::too_large, "the header would have " + std::to_string(length) +
+                                           " bytes, over the format's limit of " + std::to_string(kHeaderLengthMax))
+        .with_kind("HeaderTooLarge");
   }
   for (std::size_t i = 0; i < kPrefixBytes; ++i) out[i] = static_cast<char>(length >> (8 * i) & 0xFF);
   return out;

@@ -34,8 +34,9 @@ TEST(HeaderBuild, WritesCompactJsonPaddedWithSpaces) {
 }
 
 TEST(HeaderBuild, SortsByDtypeThenNameBytesAndSetsRanges) {
-  std::vector<Tensor> tensors{tensor("z", Dtype::boolean, {3}), tensor("b", Dtype::f32, {1, 2}), tensor("a", Dtype::f32, {}),
-                              tensor("\xC3\xA9", Dtype::u64, {0}), tensor("B", Dtype::u64, {1}), tensor("f", Dtype::f4, {2})};
+  std::vector<Tensor> tensors{tensor("z", Dtype::boolean, {3}), tensor("b", Dtype::f32, {1, 2}),
+                              tensor("a", Dtype::f32, {}),      tensor("\xC3\xA9", Dtype::u64, {0}),
+                              tensor("B", Dtype::u64, {1}),     tensor("f", Dtype::f4, {2})};
   ASSERT_TRUE(build_header(tensors, std::nullopt));
   std::vector<std::string> names;
   std::vector<std::uint64_t> begins;
@@ -50,8 +51,9 @@ TEST(HeaderBuild, SortsByDtypeThenNameBytesAndSetsRanges) {
 
 TEST(HeaderBuild, MetadataComeFirstAndSorted) {
   std::vector<Tensor> tensors{tensor("t", Dtype::u8, {})};
-  EXPECT_THAT(json_of(build_header(tensors, Metadata{{"z", "1"}, {"format", "pt"}})),
-              HasSubstr(R"({"__metadata__":{"format":"pt","z":"1"},"t":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})"));
+  EXPECT_THAT(
+      json_of(build_header(tensors, Metadata{{"z", "1"}, {"format", "pt"}})),
+      HasSubstr(R"({"__metadata__":{"format":"pt","z":"1"},"t":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})"));
 }
 
 TEST(HeaderBuild, EscapesAsCompactWritersDo) {
@@ -64,11 +66,13 @@ TEST(HeaderBuild, EscapesAsCompactWritersDo) {
 TEST(HeaderBuild, WhatItWritesParsesToTheSameTable) {
   std::vector<Tensor> tensors;
   for (int i = 0; i < kDtypeCount; ++i) {
-    tensors.push_back(tensor("t\"\n" + std::to_string(i), static_cast<Dtype>(i), {static_cast<std::uint64_t>(i % 3), 4, 2}));
+    tensors.push_back(
+        tensor("t\"\n" + std::to_string(i), static_cast<Dtype>(i), {static_cast<std::uint64_t>(i % 3), 4, 2}));
   }
   const Metadata metadata{{"a\t", "\\"}, {"b", ""}};
   const std::string json = json_of(build_header(tensors, metadata));
-  const auto header = parse_header(std::as_bytes(std::span(json.data(), json.size())), 8 + json.size() + tensors.back().end);
+  const auto header =
+      parse_header(std::as_bytes(std::span(json.data(), json.size())), 8 + json.size() + tensors.back().end);
   ASSERT_TRUE(header.ok()) << header.error().to_string();
   ASSERT_EQ(header->tensors().size(), tensors.size());
   for (const Tensor& t : tensors) {
@@ -89,7 +93,8 @@ TEST(HeaderBuild, RefusesWhatItsReaderWouldRefuse) {
     return header.ok() ? Error(ErrorCode::internal, "") : header.error();
   };
   constexpr std::uint64_t kHuge = std::uint64_t{1} << 60;
-  EXPECT_THAT(error_of({tensor("a", Dtype::u8, {1}), tensor("a", Dtype::f32, {1})}).message(), HasSubstr("duplicate name \"a\""));
+  EXPECT_THAT(error_of({tensor("a", Dtype::u8, {1}), tensor("a", Dtype::f32, {1})}).message(),
+              HasSubstr("duplicate name \"a\""));
   EXPECT_THAT(error_of({tensor("__metadata__", Dtype::u8, {1})}).message(), HasSubstr("__metadata__"));
   EXPECT_THAT(error_of({}, Metadata{{"k", "1"}, {"k", "2"}}).message(), HasSubstr("duplicate metadata key \"k\""));
   EXPECT_EQ(error_of({tensor("\xFF", Dtype::u8, {1})}).code(), ErrorCode::invalid_argument);

@@ -72,7 +72,10 @@ Status read_object_entry(simdjson::dom::object object, Compatibility compatibili
   bool has_shape = false;
   bool has_offsets = false;
   for (const auto [key, value] : object) {
-    bool* const seen = key == "dtype" ? &has_dtype : key == "shape" ? &has_shape : key == "data_offsets" ? &has_offsets : nullptr;
+    bool* const seen = key == "dtype"          ? &has_dtype
+                       : key == "shape"        ? &has_shape
+                       : key == "data_offsets" ? &has_offsets
+                                               : nullptr;
     if (seen == nullptr) continue;  // unknown fields are for newer readers
     if (*seen) return schema_error("it has the duplicate field " + json::quoted(key));
     *seen = true;
@@ -113,7 +116,8 @@ Result<std::optional<Metadata>> read_metadata(element value, Compatibility compa
   Metadata metadata;
   for (const auto [key, item] : object) {
     std::string_view text;
-    if (item.get(text) != simdjson::SUCCESS) return schema_error("__metadata__ " + json::quoted(key) + " is not a string");
+    if (item.get(text) != simdjson::SUCCESS)
+      return schema_error("__metadata__ " + json::quoted(key) + " is not a string");
     metadata.emplace_back(key, text);
   }
   const auto key_at = [&metadata](std::size_t i) -> const std::string& { return metadata[i].first; };
@@ -163,7 +167,9 @@ void keep_last_of_each_name(std::vector<Tensor>& tensors) {
 }
 
 void sort_by_range(std::vector<Tensor>& tensors) {
-  const auto before = [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; };
+  const auto before = [](const Tensor& a, const Tensor& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  };
   if (!std::is_sorted(tensors.begin(), tensors.end(), before)) std::stable_sort(tensors.begin(), tensors.end(), before);
 }
 
@@ -194,16 +200,19 @@ Result<std::uint64_t> check_layout(const std::vector<Tensor>& tensors) {
     const Result<std::uint64_t> bytes = tensor_bytes(tensor.dtype, tensor.shape);
     if (!bytes) return Error(bytes.error()).with_tensor(tensor.name);
     if (*bytes != tensor.bytes()) {
-      return Error(ErrorCode::corrupt, "its dtype and shape need " + std::to_string(*bytes) + " bytes, but its data_offsets " +
-                                           range_of(tensor) + " span " + std::to_string(tensor.bytes()))
-          .with_kind("TensorInvalidInfo").with_tensor(tensor.name);
+      return Error(ErrorCode::corrupt, "its dtype and shape need " + std::to_string(*bytes) +
+                                           " bytes, but its data_offsets " + range_of(tensor) + " span " +
+                                           std::to_string(tensor.bytes()))
+          .with_kind("TensorInvalidInfo")
+          .with_tensor(tensor.name);
     }
     previous = &tensor;
   }
   return previous == nullptr ? 0 : previous->end;
 }
 
-Status check_file_size(std::uint64_t data_begin, std::uint64_t data_bytes, std::uint64_t file_size, bool allow_trailing) {
+Status check_file_size(std::uint64_t data_begin, std::uint64_t data_bytes, std::uint64_t file_size,
+                       bool allow_trailing) {
   const std::optional<std::uint64_t> expected = checked_add(data_begin, data_bytes);
   if (expected && (*expected == file_size || (allow_trailing && *expected < file_size))) return {};
   const std::string wanted = expected ? std::to_string(*expected) : "more than 2^64";
@@ -218,7 +227,8 @@ Status check_file_size(std::uint64_t data_begin, std::uint64_t data_bytes, std::
 
 }  // namespace
 
-Result<Header> parse_header(std::span<const std::byte> json_bytes, std::uint64_t file_size, const ParseOptions& options) {
+Result<Header> parse_header(std::span<const std::byte> json_bytes, std::uint64_t file_size,
+                            const ParseOptions& options) {
   const std::string_view text(reinterpret_cast<const char*>(json_bytes.data()), json_bytes.size());
   if (!simdjson::validate_utf8(text)) {
     return Error(ErrorCode::corrupt, "the header is not UTF-8").with_kind("InvalidHeader");

@@ -13,7 +13,9 @@ using simdjson::dom::element;
 
 constexpr std::size_t kFileNameBytesMax = 255;  // NAME_MAX
 
-Error index_error(std::string message) { return Error(ErrorCode::corrupt, std::move(message)); }
+Error index_error(std::string message) {
+  return Error(ErrorCode::corrupt, std::move(message));
+}
 
 bool is_plain_file_name(std::string_view name) {
   using namespace std::string_view_literals;
@@ -93,7 +95,8 @@ Result<Index> parse_index(std::string_view text) {
 
 std::string build_index(const Index& index) {
   std::string out = "{\n";
-  if (index.total_size) out += "  \"metadata\": {\n    \"total_size\": " + std::to_string(*index.total_size) + "\n  },\n";
+  if (index.total_size)
+    out += "  \"metadata\": {\n    \"total_size\": " + std::to_string(*index.total_size) + "\n  },\n";
   out += "  \"weight_map\": {";
   const char* separator = "\n";
   for (const auto& [name, shard] : index.weight_map) {

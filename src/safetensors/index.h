@@ -20,8 +20,8 @@ struct Index {
   [[nodiscard]] std::vector<std::string> shards() const;  // each once, sorted
 };
 
-// Refuses (code corrupt) what is not JSON, an empty or missing weight_map, a duplicate tensor name, and every shard name that is not a
-// plain file name: empty, ".", "..", with "/", "\\" or NUL, or absolute.
+// Refuses (code corrupt) what is not JSON, an empty or missing weight_map, a duplicate tensor name, and every shard
+// name that is not a plain file name: empty, ".", "..", with "/", "\\" or NUL, or absolute.
 Result<Index> parse_index(std::string_view json);
 
 std::string build_index(const Index& index);

@@ -10,11 +10,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string index_of(const std::string& shard) { return R"({"weight_map":{"a":")" + shard + R"("}})"; }
+std::string index_of(const std::string& shard) {
+  return R"({"weight_map":{"a":")" + shard + R"("}})";
+}
 
 TEST(Index, ReadsMapAndTotalSize) {
-  const auto index = parse_index(R"({"metadata":{"total_size":12,"x":[]},"weight_map":{"b":"2.safetensors","a":"1.safetensors",)"
-                                 R"("c":"2.safetensors"},"more":1})");
+  const auto index =
+      parse_index(R"({"metadata":{"total_size":12,"x":[]},"weight_map":{"b":"2.safetensors","a":"1.safetensors",)"
+                  R"("c":"2.safetensors"},"more":1})");
   ASSERT_TRUE(index.ok()) << index.error().to_string();
   EXPECT_EQ(index->total_size, 12U);
   ASSERT_EQ(index->weight_map.size(), 3U);
@@ -40,11 +43,24 @@ TEST(Index, TotalSizeIsAClaimThatMayBeOddOrMissing) {
 
 TEST(Index, BrokenOnesAreRefused) {  // L05
   const std::string refused[] = {
-      "", "not json", "[]", "{", "{}", R"({"weight_map":{}})", R"({"weight_map":[]})", R"({"weight_map":null})",
-      R"({"weight_map":{"a":1}})", R"({"weight_map":{"a":null}})", R"({"weight_map":{"a":"f"}}x)", "\xEF\xBB\xBF" + index_of("f"),
-      R"({"weight_map":{"a":"f","a":"g"}})", R"({"weight_map":{"a":"f","\u0061":"f"}})",
-      R"({"weight_map":{"a":"f"},"weight_map":{"a":"f"}})", "{\"weight_map\":{\"\xFF\":\"f\"}}",
-      R"({"weight_map":{"\ud800":"f"}})", "version https://git-lfs.github.com/spec/v1\n",
+      "",
+      "not json",
+      "[]",
+      "{",
+      "{}",
+      R"({"weight_map":{}})",
+      R"({"weight_map":[]})",
+      R"({"weight_map":null})",
+      R"({"weight_map":{"a":1}})",
+      R"({"weight_map":{"a":null}})",
+      R"({"weight_map":{"a":"f"}}x)",
+      "\xEF\xBB\xBF" + index_of("f"),
+      R"({"weight_map":{"a":"f","a":"g"}})",
+      R"({"weight_map":{"a":"f","\u0061":"f"}})",
+      R"({"weight_map":{"a":"f"},"weight_map":{"a":"f"}})",
+      "{\"weight_map\":{\"\xFF\":\"f\"}}",
+      R"({"weight_map":{"\ud800":"f"}})",
+      "version https://git-lfs.github.com/spec/v1\n",
   };
   for (const std::string& json : refused) {
     const auto index = parse_index(json);
@@ -56,13 +72,14 @@ TEST(Index, BrokenOnesAreRefused) {  // L05
 }
 
 TEST(Index, OnlyPlainFileNamesAreShards) {  // L07
-  for (const char* shard : {"", ".", "..", "../x/secret.safetensors", "/etc/passwd", "a/b.safetensors", "a\\\\b.safetensors",
-                            "f\\u0000.safetensors", "./f", "x/", "\\u002e\\u002e", "..\\/f"}) {
+  for (const char* shard : {"", ".", "..", "../x/secret.safetensors", "/etc/passwd", "a/b.safetensors",
+                            "a\\\\b.safetensors", "f\\u0000.safetensors", "./f", "x/", "\\u002e\\u002e", "..\\/f"}) {
     const auto index = parse_index(index_of(shard));
     ASSERT_FALSE(index.ok()) << shard;
     EXPECT_EQ(index.error().code(), ErrorCode::corrupt) << shard;
   }
-  EXPECT_THAT(parse_index(index_of("../x/secret.safetensors")).error().message(), HasSubstr("\"../x/secret.safetensors\""));
+  EXPECT_THAT(parse_index(index_of("../x/secret.safetensors")).error().message(),
+              HasSubstr("\"../x/secret.safetensors\""));
   EXPECT_FALSE(parse_index(index_of(std::string(256, 'x'))).ok());
   for (const char* shard : {"f", "...", "..f", "model-00001-of-00002.safetensors", "mod\xC3\xA9l.safetensors", "a b"}) {
     EXPECT_TRUE(parse_index(index_of(shard)).ok()) << shard;
@@ -75,7 +92,8 @@ TEST(Index, WhatIsBuiltParsesToTheSame) {
   ASSERT_TRUE(parsed.ok()) << parsed.error().to_string();
   EXPECT_EQ(parsed->weight_map, index.weight_map);
   EXPECT_EQ(parsed->total_size, 99U);
-  EXPECT_EQ(build_index({.weight_map = {{"a", "f"}}, .total_size = {}}), "{\n  \"weight_map\": {\n    \"a\": \"f\"\n  }\n}\n");
+  EXPECT_EQ(build_index({.weight_map = {{"a", "f"}}, .total_size = {}}),
+            "{\n  \"weight_map\": {\n    \"a\": \"f\"\n  }\n}\n");
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ using simdjson::dom::element;
 
 constexpr std::size_t kQuotedBytesMax = 200;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 std::optional<std::uint32_t> read_hex4(std::string_view text) {
   std::uint32_t value = 0;
@@ -22,8 +24,9 @@ std::optional<std::uint32_t> read_hex4(std::string_view text) {
   return value;
 }
 
-// Whether every \u escape of a surrogate is one of a pair; simdjson 3.0 lets some pass that are not. Other faults of escapes
-// are left to the parser. In valid JSON a backslash stands only within strings, so the rest need not be looked at.
+// Whether every \u escape of a surrogate is one of a pair; simdjson 3.0 lets some pass that are not. Other faults of
+// escapes are left to the parser. In valid JSON a backslash stands only within strings, so the rest need not be looked
+// at.
 bool surrogates_are_paired(std::string_view text) {
   std::size_t at = text.find('\\');
   while (at < text.size()) {
@@ -46,8 +49,10 @@ bool surrogates_are_paired(std::string_view text) {
 // One past the string that opens at `at`.
 std::size_t skip_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size(); ++at) {
-    if (text[at] == '\\') ++at;
-    else if (text[at] == '"') return at + 1;
+    if (text[at] == '\\')
+      ++at;
+    else if (text[at] == '"')
+      return at + 1;
   }
   return text.size();
 }
@@ -67,8 +72,9 @@ bool fits_double(std::string_view token) {
   return std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc();
 }
 
-// The reference's parser reads -0, and integers that 64 bits do not hold, as floats; simdjson reads the one as 0 and refuses
-// the other. Replaces such tokens, at their length, by numbers that are as valid and as little a non-negative integer.
+// The reference's parser reads -0, and integers that 64 bits do not hold, as floats; simdjson reads the one as 0 and
+// refuses the other. Replaces such tokens, at their length, by numbers that are as valid and as little a non-negative
+// integer.
 void rewrite_odd_integers(std::string& text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -104,13 +110,27 @@ void append_escape(std::string& out, char c) {
   static constexpr char kHex[] = "0123456789abcdef";
   const auto byte = static_cast<unsigned char>(c);
   switch (c) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\b': out += "\\b"; return;
-    case '\f': out += "\\f"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\b':
+      out += "\\b";
+      return;
+    case '\f':
+      out += "\\f";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
     default:
       out += "\\u00";
       out += kHex[byte >> 4];
@@ -135,14 +155,15 @@ std::size_t nesting_of(std::string_view text) {
   return deepest;
 }
 
-simdjson::error_code parse_nested(simdjson::dom::parser& parser, std::string_view text, std::size_t depth_max, element& root) {
+simdjson::error_code parse_nested(simdjson::dom::parser& parser, std::string_view text, std::size_t depth_max,
+                                  element& root) {
   const simdjson::error_code error = parser.allocate(text.size(), depth_max);
   if (error != simdjson::SUCCESS) return error;
   return parser.parse(text.data(), text.size(), true).get(root);
 }
 
-// simdjson counts a container only when there is something in it: with its limit at the reference's it refuses too early
-// where the innermost one has contents, and one higher too late where it has none.
+// simdjson counts a container only when there is something in it: with its limit at the reference's it refuses too
+// early where the innermost one has contents, and one higher too late where it has none.
 simdjson::error_code parse_bounded(simdjson::dom::parser& parser, std::string_view text, element& root) {
   const simdjson::error_code error = parse_nested(parser, text, kDepthMax, root);
   if (error != simdjson::DEPTH_ERROR || nesting_of(text) > kDepthMax) return error;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON by the rules that the reference implementation's parser keeps, with simdjson underneath. Internal to this module.
+// JSON by the rules that the reference implementation's parser keeps, with simdjson underneath. Internal to this
+// module.
 #pragma once
 
 #include <simdjson.h>
@@ -21,7 +22,8 @@ Result<simdjson::dom::element> parse(std::string_view text, simdjson::dom::parse
 // A non-negative integer of 64 bits; a float is none, whatever its value.
 bool read_integer(simdjson::dom::element element, std::uint64_t& value);
 
-// Appends `text` as a JSON string, as compact writers do: raw UTF-8, "/" not escaped, control characters as \n or \u001f.
+// Appends `text` as a JSON string, as compact writers do: raw UTF-8, "/" not escaped, control characters as \n or
+// \u001f.
 void append_string(std::string& out, std::string_view text);
 
 // `text` as a JSON string for a message: a hostile name can neither break the line nor fill the screen.

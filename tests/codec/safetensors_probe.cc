@@ -16,7 +16,8 @@ namespace {
 
 Result<Header> parse(std::string_view file, Compatibility compatibility) {
   const auto bytes = std::as_bytes(std::span(file.data(), file.size()));
-  IC_TRY(const std::uint64_t length, parse_header_length(bytes.first(std::min<std::size_t>(bytes.size(), 8)), file.size()));
+  IC_TRY(const std::uint64_t length,
+         parse_header_length(bytes.first(std::min<std::size_t>(bytes.size(), 8)), file.size()));
   return parse_header(bytes.subspan(8, length), file.size(), {.compatibility = compatibility});
 }
 
@@ -66,8 +67,9 @@ int run(std::string_view mode) {
     for (std::size_t i = 0; i < 8; ++i) length |= std::uint64_t{static_cast<unsigned char>(rest[i])} << (8 * i);
     if (length > rest.size() - 8) return 2;
     const std::string_view file = rest.substr(8, length);
-    std::string line = mode == "rebuild" ? rebuild(file)
-                                         : judge(file, mode == "strict" ? Compatibility::strict : Compatibility::reference);
+    std::string line = mode == "rebuild"
+                           ? rebuild(file)
+                           : judge(file, mode == "strict" ? Compatibility::strict : Compatibility::reference);
     std::replace(line.begin(), line.end(), '\n', ' ');
     std::puts(line.c_str());
     rest.remove_prefix(8 + length);
@@ -78,4 +80,6 @@ int run(std::string_view mode) {
 }  // namespace
 }  // namespace infercluster::safetensors
 
-int main(int argc, char** argv) { return argc == 2 ? infercluster::safetensors::run(argv[1]) : 2; }
+int main(int argc, char** argv) {
+  return argc == 2 ? infercluster::safetensors::run(argv[1]) : 2;
+}

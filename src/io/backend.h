@@ -19,8 +19,10 @@ namespace infercluster::io {
 inline constexpr std::uint32_t kRequestBytesMax = 16u << 20;
 
 enum class ReadHint : std::uint8_t {
-  device,    // expected to wait for a device
-  resident,  // expected to be a copy from the page cache: spread such copies over processors
+  device,    // direct: the device writes to the memory, and no processor is needed
+  buffered,  // waits for a device and is copied from the page cache: by a worker, or the submitting thread would do all
+             // copies
+  resident,  // expected to be such a copy alone: spread over workers, but not over many more than there are processors
 };
 
 struct ReadOperation {

@@ -2,6 +2,10 @@
 #include "io/backend.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -11,6 +15,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/units.h"
 #include "io/uring_refusal.h"
 #include "os/file.h"
@@ -110,14 +115,14 @@ TEST_P(BackendTest, TakesNoMoreThanItsCapacityAndThenGoesOn) {
   }
 }
 
-TEST_P(BackendTest, ReadsResidentPagesWithTheSameBytes) {
+TEST_P(BackendTest, ReadsWithAnyHintGiveTheSameBytes) {
   const auto backend = open(16);
   AlignedMemory memory(16 * 64 * kKiB);
   for (std::uint64_t round = 0; round < 20; ++round) {
     memory.clear();
     for (std::uint64_t i = 0; i < 16; ++i) {
       ReadOperation operation = read(i * 64 * kKiB, 64 * kKiB, memory.data() + i * 64 * kKiB, i);
-      operation.hint = i % 3 == 0 ? ReadHint::device : ReadHint::resident;
+      operation.hint = std::array{ReadHint::device, ReadHint::buffered, ReadHint::resident}[i % 3];
       ASSERT_TRUE(backend->submit(operation));
     }
     EXPECT_EQ(backend->in_flight(), 16u);
@@ -169,6 +174,50 @@ TEST_P(BackendTest, WakesDoNotCountAsOperations) {
   ASSERT_TRUE(backend->submit(read(0, 4096, memory.data(), 3)));
   backend->wake();
   EXPECT_EQ(next(*backend).token, 3u);
+}
+
+void ignore_signal(int) {}
+
+TEST_P(BackendTest, SignalsDoNotEndTheWait) {
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = ignore_signal;  // without SA_RESTART: system calls give EINTR
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  const auto backend = open(2);
+  const pthread_t waiting = ::pthread_self();
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) {
+      ::pthread_kill(waiting, SIGUSR1);
+      std::this_thread::yield();
+    }
+  });
+  std::array<OperationResult, 2> results;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(backend->wait(results, milliseconds(50)), 0u);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
+  AlignedMemory memory(4096);
+  ASSERT_TRUE(backend->submit(read(0, 4096, memory.data(), 3)));
+  EXPECT_EQ(next(*backend).result, 4096);
+  stop = true;
+  other.join();
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST_P(BackendTest, AForkedChildMayDestroyItWithReadsInFlight) {
+  remember_process();
+  auto backend = open(4);
+  AlignedMemory memory(kMiB);
+  ASSERT_TRUE(backend->submit(read(0, kMiB, memory.data(), 1)));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    backend.reset();
+    ::_exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(next(*backend).result, kMiB);
 }
 
 TEST_P(BackendTest, DestructionWaitsForOperations) {

@@ -82,7 +82,8 @@ class Engine {
   [[nodiscard]] const Backend& backend() const;
   // False: at capacity; poll() first. Steady state allocates nothing.
   [[nodiscard]] bool submit(const Transfer& transfer);
-  // Waits as Backend::wait does, then moves on what can move. Returns the number of events put into `events`.
+  // Waits as Backend::wait does, then moves on what can move. Returns the number of events put into `events`; that may
+  // be none before the timeout, when only a part of a transfer was done or a timer of the engine's came due.
   std::size_t poll(std::span<Event> events, std::chrono::nanoseconds timeout);
   // Transfers that were submitted and are not quiesced.
   [[nodiscard]] unsigned active() const;

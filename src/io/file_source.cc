@@ -167,13 +167,16 @@ std::optional<ReadOperation> FileSource::operation(const Attempt& attempt) {
                           .offset = attempt.offset,
                           .memory = attempt.memory,
                           .length = attempt.length,
-                          .hint = mode_ == FileMode::resident ? ReadHint::resident : ReadHint::device,
+                          .hint = mode_ == FileMode::resident ? ReadHint::resident : ReadHint::buffered,
                           .token = attempt.token};
   // An attempt that does not obey alignment(), as one planned for another source of its set, is read through the page
   // cache.
   const std::uint64_t mask = alignment() - 1;
   const std::uint64_t odd = attempt.offset | attempt.length | reinterpret_cast<std::uintptr_t>(attempt.memory);
-  if (mode_ == FileMode::direct && (odd & mask) == 0) operation.fd = direct_.get();
+  if (mode_ == FileMode::direct && (odd & mask) == 0) {
+    operation.fd = direct_.get();
+    operation.hint = ReadHint::device;
+  }
   return operation;
 }
 

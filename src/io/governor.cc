@@ -31,6 +31,7 @@ constexpr double kRateLeast = 1024.0 * 1024.0;  // bytes per second, for the sam
 constexpr double kLatencyWeight = 0.2;          // of one sample
 constexpr auto kForgetLatency = seconds(1);     // without foreground reads nobody is late
 constexpr double kBaselineRiseSeconds = 60;     // a device that stays slower is the new normal after about this long
+constexpr std::size_t kDevicesMax = 1024;
 constexpr auto kRateWindow = milliseconds(200);
 
 double seconds_of(Clock::Duration duration) {
@@ -121,6 +122,11 @@ struct Governor::Impl {
     return 0;
   }
 
+  Device& device(std::uint64_t id) {
+    if (devices.size() >= kDevicesMax && !devices.contains(id)) devices.clear();  // they are learnt anew
+    return devices[id];
+  }
+
   void adjust(Device& device, Clock::TimePoint now) {
     if (device.adjusted && now - *device.adjusted < kAdjustEvery) return;
     device.adjusted = now;
@@ -144,7 +150,7 @@ Governor::~Governor() = default;
 Clock::Duration Governor::admit(std::uint64_t device_id, Priority priority, std::uint64_t bytes) {
   const std::lock_guard lock(impl_->mutex);
   const Clock::TimePoint now = impl_->clock.now();
-  Device& device = impl_->devices[device_id];
+  Device& device = impl_->device(device_id);
   impl_->adjust(device, now);
   const auto index = static_cast<std::size_t>(priority);
   const double wanted = static_cast<double>(bytes);
@@ -160,7 +166,7 @@ Clock::Duration Governor::admit(std::uint64_t device_id, Priority priority, std:
 
 void Governor::foreground_latency(std::uint64_t device_id, Clock::Duration latency, std::uint64_t bytes) {
   const std::lock_guard lock(impl_->mutex);
-  Device& device = impl_->devices[device_id];
+  Device& device = impl_->device(device_id);
   const auto size_class =
       std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(bytes)), device.latencies.size() - 1);
   const Clock::TimePoint now = impl_->clock.now();

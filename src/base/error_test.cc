@@ -25,7 +25,8 @@ TEST(Error, ToStringHasThePartsThatAreSet) {
 }
 
 TEST(Error, NamesCannotBreakTheLine) {
-  const Error error = Error(ErrorCode::corrupt, "bad\r").with_path("a\nb").with_tensor("x\x1b[2J\xC3\xA9").with_hint("Do");
+  const Error error =
+      Error(ErrorCode::corrupt, "bad\r").with_path("a\nb").with_tensor("x\x1b[2J\xC3\xA9").with_hint("Do");
   EXPECT_EQ(error.to_string(), "a\\x0ab: tensor \"x\\x1b[2J\xC3\xA9\": bad\\x0d. Do");
 }
 

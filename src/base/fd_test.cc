@@ -12,8 +12,12 @@
 namespace infercluster {
 namespace {
 
-int open_null() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
-bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+int open_null() {
+  return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+bool is_open(int fd) {
+  return ::fcntl(fd, F_GETFD) >= 0;
+}
 
 static_assert(!std::is_copy_constructible_v<Fd> && !std::is_copy_assignable_v<Fd>);
 

@@ -20,8 +20,8 @@ TEST(ParseBytes, SizesAreParsedExactly) {
 }
 
 TEST(ParseBytes, WhatIsNoSizeIsRefusedWithAHint) {
-  for (const char* text : {"", " 1", "-1", "+1", "1 parsec", "1e3", "0x10", "nan", "inf", "1 GiB ", "1..5 MiB", ".5 GiB",
-                           "18446744073709551616", "18446744073709551616 TiB", "16777216 TiB"}) {
+  for (const char* text : {"", " 1", "-1", "+1", "1 parsec", "1e3", "0x10", "nan", "inf", "1 GiB ", "1..5 MiB",
+                           ".5 GiB", "18446744073709551616", "18446744073709551616 TiB", "16777216 TiB"}) {
     const auto size = parse_bytes(text);
     ASSERT_FALSE(size) << text << " gave " << *size;
     EXPECT_EQ(size.error().code(), ErrorCode::invalid_argument);
@@ -57,7 +57,9 @@ TEST(Align, UpDownAndPowers) {
   EXPECT_FALSE(is_power_of_two(6));
 }
 
-TEST(AlignDeathTest, UpBeyondTheLargestValueAborts) { EXPECT_DEATH((void)align_up(UINT64_MAX, 4096), "internal error"); }
+TEST(AlignDeathTest, UpBeyondTheLargestValueAborts) {
+  EXPECT_DEATH((void)align_up(UINT64_MAX, 4096), "internal error");
+}
 
 }  // namespace
 }  // namespace infercluster

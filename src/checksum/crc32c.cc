@@ -11,10 +11,12 @@ namespace {
 
 // Polynomials over GF(2) modulo the Castagnoli polynomial, in reflected order: bit 31 is x^0, bit 0 is x^31.
 constexpr std::uint32_t kCastagnoli = 0x82F63B78;
-constexpr std::uint32_t kOne = 0x80000000;         // x^0
+constexpr std::uint32_t kOne = 0x80000000;          // x^0
 constexpr std::uint32_t kEighthPower = 0x00800000;  // x^8: one byte
 
-constexpr std::uint32_t times_x(std::uint32_t value) { return (value >> 1) ^ ((value & 1) != 0 ? kCastagnoli : 0); }
+constexpr std::uint32_t times_x(std::uint32_t value) {
+  return (value >> 1) ^ ((value & 1) != 0 ? kCastagnoli : 0);
+}
 
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;

@@ -10,7 +10,9 @@
 namespace infercluster::checksum {
 namespace {
 
-std::uint64_t hash_of(std::string_view text) { return xxh3(std::as_bytes(std::span(text))); }
+std::uint64_t hash_of(std::string_view text) {
+  return xxh3(std::as_bytes(std::span(text)));
+}
 
 TEST(Xxh3, KnownValues) {
   // XXH3_64bits of nothing, by the xxHash specification's reference implementation.

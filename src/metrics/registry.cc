@@ -55,9 +55,15 @@ auto& made_by(const Make& make) {
 
 }  // namespace
 
-void Counter::add(double amount) const { cell_->metric->Increment(amount); }
-double Counter::value() const { return cell_->metric->Value(); }
-void Histogram::observe(double value) const { cell_->metric->Observe(value); }
+void Counter::add(double amount) const {
+  cell_->metric->Increment(amount);
+}
+double Counter::value() const {
+  return cell_->metric->Value();
+}
+void Histogram::observe(double value) const {
+  cell_->metric->Observe(value);
+}
 
 Registry::Registry() : state_(std::make_unique<State>()) {}
 Registry::~Registry() = default;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters and histograms, and their Prometheus text. Names by Prometheus' rules: snake_case, unit last, "_total" for counters.
+// Counters and histograms, and their Prometheus text. Names by Prometheus' rules: snake_case, unit last, "_total" for
+// counters.
 #pragma once
 
 #include <map>
@@ -36,8 +37,8 @@ class Histogram {
   Cell* cell_;
 };
 
-// Thread-safe. Asking again for the same name and labels gives the same metric. A name that breaks the rules, or that is
-// already taken by another type, is a programmer error and aborts.
+// Thread-safe. Asking again for the same name and labels gives the same metric. A name that breaks the rules, or that
+// is already taken by another type, is a programmer error and aborts.
 class Registry {
  public:
   Registry();

@@ -47,7 +47,9 @@ TEST(Registry, HistogramsCountIntoTheirBuckets) {
   EXPECT_THAT(text, HasSubstr("wait_seconds_count 3\n"));
 }
 
-TEST(Registry, IsEmptyAtFirst) { EXPECT_EQ(Registry().to_prometheus_text(), ""); }
+TEST(Registry, IsEmptyAtFirst) {
+  EXPECT_EQ(Registry().to_prometheus_text(), "");
+}
 
 TEST(Registry, ThreadsLoseNoCount) {
   Registry registry;

@@ -45,8 +45,8 @@ struct Place {
   std::string folder;    // top, or below it
 };
 
-// "/a/b" below a mount of "/a" is "/b". When the mount shows another part of the tree (a container's own group, or a cgroup
-// namespace that starts elsewhere), what it shows at its root is all that there is to know.
+// "/a/b" below a mount of "/a" is "/b". When the mount shows another part of the tree (a container's own group, or a
+// cgroup namespace that starts elsewhere), what it shows at its root is all that there is to know.
 std::string below_mount(std::string_view group, std::string_view mount_root) {
   if (mount_root == "/") return group == "/" ? "" : std::string(group);
   if (!group.starts_with(mount_root)) return "";
@@ -128,9 +128,11 @@ std::optional<double> quota_of_folder(const std::string& folder, bool unified) {
   std::optional<std::uint64_t> quota;
   std::optional<std::uint64_t> period;
   if (unified) {
-    const std::string text = read_text(folder + "/cpu.max").value_or("");  // "QUOTA PERIOD" or "max PERIOD", microseconds
+    const std::string text =
+        read_text(folder + "/cpu.max").value_or("");  // "QUOTA PERIOD" or "max PERIOD", microseconds
     quota = leading_number(text);
-    if (const std::size_t blank = text.find(' '); blank != std::string::npos) period = leading_number(text.substr(blank));
+    if (const std::size_t blank = text.find(' '); blank != std::string::npos)
+      period = leading_number(text.substr(blank));
   } else {
     quota = read_limit(folder + "/cpu.cfs_quota_us");  // -1: none, and no number to leading_number()
     period = read_limit(folder + "/cpu.cfs_period_us");

@@ -15,8 +15,8 @@ struct CgroupMemory {
   [[nodiscard]] std::uint64_t left() const { return limit > used ? limit - used : 0; }
 };
 
-// Of this process's memory cgroup and its parents as far as they are visible, the one that leaves the least; nullopt when none
-// has a limit. `root` is "/" outside of tests: /proc and the cgroup mounts are read below it.
+// Of this process's memory cgroup and its parents as far as they are visible, the one that leaves the least; nullopt
+// when none has a limit. `root` is "/" outside of tests: /proc and the cgroup mounts are read below it.
 std::optional<CgroupMemory> cgroup_memory(const std::string& root);
 
 // The tightest CPU quota of the same chain, in processors (1.5: three halves); nullopt when there is none.

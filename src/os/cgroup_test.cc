@@ -84,8 +84,8 @@ TEST(CgroupMemory, V1TakesItsOwnFilesAndTotals) {
 TEST(CgroupMemory, InHybridSetUpsTheHierarchyThatHasTheControllerDecides) {
   const TempDir root;
   root.write("proc/self/cgroup", "4:memory:/job\n0::/\n");
-  root.write("proc/self/mountinfo", std::string(kMemoryMount) +
-                                        "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  root.write("proc/self/mountinfo",
+             std::string(kMemoryMount) + "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   root.write("sys/fs/cgroup/unified/cgroup.procs", "");
   write_group(root, "sys/fs/cgroup/memory/job", "1000", "0");
   EXPECT_EQ(cgroup_memory(root.path().string())->limit, 1000U);

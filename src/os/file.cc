@@ -100,15 +100,15 @@ class TemporaryFile {
   static Result<TemporaryFile> create_in(const std::string& directory) {
     static std::atomic<unsigned> serial{0};
     for (int attempt = 0; attempt < kTemporaryNameTries; ++attempt) {
-      std::string name = directory + "/.infercluster-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + ".tmp";
+      std::string name =
+          directory + "/.infercluster-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + ".tmp";
       Fd fd(open_uninterrupted(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (fd.valid()) return TemporaryFile(std::move(name), std::move(fd));
       if (errno != EEXIST) return Error::from_errno(errno, "cannot create a temporary file").with_path(directory);
     }
     return Error(ErrorCode::io, "no free name for a temporary file").with_path(directory);
   }
-  TemporaryFile(TemporaryFile&& other) noexcept
-      : name_(std::exchange(other.name_, {})), fd_(std::move(other.fd_)) {}
+  TemporaryFile(TemporaryFile&& other) noexcept : name_(std::exchange(other.name_, {})), fd_(std::move(other.fd_)) {}
   TemporaryFile& operator=(TemporaryFile&&) = delete;
   ~TemporaryFile() {
     if (!name_.empty()) ::unlink(name_.c_str());
@@ -123,7 +123,8 @@ class TemporaryFile {
   }
 
   Status rename_to(const std::string& path) {
-    if (::rename(name_.c_str(), path.c_str()) != 0) return Error::from_errno(errno, "cannot rename a temporary file to it");
+    if (::rename(name_.c_str(), path.c_str()) != 0)
+      return Error::from_errno(errno, "cannot rename a temporary file to it");
     name_.clear();
     return {};
   }
@@ -137,7 +138,9 @@ class TemporaryFile {
 
 }  // namespace
 
-Result<Fd> open_for_reading(const std::string& path, OpenMode mode) { return open_regular(path, mode, path); }
+Result<Fd> open_for_reading(const std::string& path, OpenMode mode) {
+  return open_regular(path, mode, path);
+}
 
 Result<Fd> reopen_for_reading(const Fd& fd, OpenMode mode) {
   const std::string link = "/proc/self/fd/" + std::to_string(fd.get());
@@ -168,7 +171,8 @@ Status read_exactly(const Fd& fd, std::span<std::byte> into, std::uint64_t offse
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Error::from_errno(errno, "cannot read").with_path(path).with_offset(offset);
     if (count == 0) {
-      return Error(ErrorCode::corrupt, "the file ends here, but " + std::to_string(into.size()) + " more bytes were expected")
+      return Error(ErrorCode::corrupt,
+                   "the file ends here, but " + std::to_string(into.size()) + " more bytes were expected")
           .with_path(path)
           .with_offset(offset);
     }
@@ -182,7 +186,8 @@ Result<std::string> read_small_file(const std::string& path, std::uint64_t limit
   IC_TRY(const Fd fd, open_for_reading(path));
   IC_TRY(const FileIdentity identity, identity_of(fd));
   const auto too_large = [&](std::uint64_t found) {
-    return Error(ErrorCode::too_large, "expected at most " + std::to_string(limit) + " bytes, found " + std::to_string(found))
+    return Error(ErrorCode::too_large,
+                 "expected at most " + std::to_string(limit) + " bytes, found " + std::to_string(found))
         .with_path(path);
   };
   if (identity.size > limit) return too_large(identity.size);

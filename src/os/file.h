@@ -12,7 +12,8 @@
 
 namespace infercluster::os {
 
-// What makes a file the same file with the same bytes, as far as the kernel can tell. Compared at open and when a job ends.
+// What makes a file the same file with the same bytes, as far as the kernel can tell. Compared at open and when a job
+// ends.
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -34,17 +35,17 @@ Result<Fd> reopen_for_reading(const Fd& fd, OpenMode mode);
 
 Result<FileIdentity> identity_of(const Fd& fd);
 
-// Reads exactly `into.size()` bytes from `offset`; loops over short counts and EINTR. The end of the file before that is an
-// error (code corrupt) with the offset where the file ended. `path` is for messages only.
+// Reads exactly `into.size()` bytes from `offset`; loops over short counts and EINTR. The end of the file before that
+// is an error (code corrupt) with the offset where the file ended. `path` is for messages only.
 Status read_exactly(const Fd& fd, std::span<std::byte> into, std::uint64_t offset, const std::string& path);
 
 // Reads a whole small file, at most `limit` bytes; a larger one is refused (too_large).
 Result<std::string> read_small_file(const std::string& path, std::uint64_t limit);
 
-// Writes `bytes` to a temporary file beside `path`, fsyncs it, renames it to `path`, fsyncs the directory. A reader or a
-// mapping of the old file keeps the old bytes; a symbolic link at `path` is replaced, not followed. Mode 0666 less the umask.
-// On error the temporary file is gone and the old file untouched, except when the directory's fsync failed (the error's path
-// is the directory): then the new file is in place, but may be lost in a power failure.
+// Writes `bytes` to a temporary file beside `path`, fsyncs it, renames it to `path`, fsyncs the directory. A reader or
+// a mapping of the old file keeps the old bytes; a symbolic link at `path` is replaced, not followed. Mode 0666 less
+// the umask. On error the temporary file is gone and the old file untouched, except when the directory's fsync failed
+// (the error's path is the directory): then the new file is in place, but may be lost in a power failure.
 Status write_file_atomically(const std::string& path, std::span<const std::byte> bytes);
 
 }  // namespace infercluster::os

@@ -23,7 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::TempDir;
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 std::string content_of(const std::string& path) {
   auto content = read_small_file(path, 1 << 20);
@@ -43,7 +45,8 @@ TEST(OpenForReading, RefusesWhatIsNoRegularFileWithoutBlocking) {
   ASSERT_EQ(::mkfifo(dir.file("fifo").c_str(), 0600), 0);
   fs::create_symlink("/dev/null", dir.file("link to a device"));
   for (const OpenMode mode : {OpenMode::buffered, OpenMode::direct}) {
-    for (const std::string& path : {dir.file("fifo"), dir.path().string(), std::string("/dev/null"), dir.file("link to a device")}) {
+    for (const std::string& path :
+         {dir.file("fifo"), dir.path().string(), std::string("/dev/null"), dir.file("link to a device")}) {
       const auto fd = open_for_reading(path, mode);
       ASSERT_FALSE(fd) << path;
       EXPECT_EQ(fd.error().code(), ErrorCode::invalid_argument) << path;

@@ -85,7 +85,11 @@ unsigned usable_processors() {
   return std::max(1U, static_cast<unsigned>(std::ceil(*quota)));
 }
 
-std::uint64_t peak_resident_bytes() { return bytes_of_key(read_text("/proc/self/status"), "VmHWM:"); }
-std::uint64_t resident_bytes() { return bytes_of_key(read_text("/proc/self/status"), "VmRSS:"); }
+std::uint64_t peak_resident_bytes() {
+  return bytes_of_key(read_text("/proc/self/status"), "VmHWM:");
+}
+std::uint64_t resident_bytes() {
+  return bytes_of_key(read_text("/proc/self/status"), "VmRSS:");
+}
 
 }  // namespace infercluster::os

@@ -77,7 +77,9 @@ TEST(Processors, FollowTheAffinity) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
-TEST(HugePages, TheirFreeMemoryIsWholePages) { EXPECT_EQ(free_explicit_huge_pages() % (2 * kMiB), 0U); }
+TEST(HugePages, TheirFreeMemoryIsWholePages) {
+  EXPECT_EQ(free_explicit_huge_pages() % (2 * kMiB), 0U);
+}
 
 TEST(ResidentBytes, GrowWithWhatIsTouched) {
   const std::uint64_t before = resident_bytes();

@@ -44,7 +44,8 @@ void* map_anonymous(std::uint64_t bytes, int extra_flags) {
 // another thread puts there meanwhile.
 void touch_pages(std::byte* first, std::uint64_t bytes, std::uint64_t page) {
   for (std::uint64_t at = 0; at < bytes; at += page) {
-    std::atomic_ref<unsigned char>(*reinterpret_cast<unsigned char*>(first + at)).fetch_or(0, std::memory_order_relaxed);
+    std::atomic_ref<unsigned char>(*reinterpret_cast<unsigned char*>(first + at))
+        .fetch_or(0, std::memory_order_relaxed);
   }
 }
 
@@ -94,7 +95,9 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   return *this;
 }
 
-Mapping::~Mapping() { unmap(); }
+Mapping::~Mapping() {
+  unmap();
+}
 
 void Mapping::unmap() noexcept {
   if (mapped_bytes_ != 0) ::munmap(data_.data(), mapped_bytes_);
@@ -110,7 +113,8 @@ Status Mapping::check_range(std::uint64_t offset, std::uint64_t length) const {
 Status Mapping::populate(std::uint64_t offset, std::uint64_t length) const {
   IC_CHECK(check_range(offset, length));
   if (length == 0) return {};
-  const std::uint64_t step = page_bytes_ == kHugePage ? system_page_bytes() : page_bytes_;  // THP may come as plain pages
+  const std::uint64_t step =
+      page_bytes_ == kHugePage ? system_page_bytes() : page_bytes_;  // THP may come as plain pages
   const std::uint64_t first = align_down(offset, step);
   const std::uint64_t bytes = align_up(offset + length, step) - first;
   for (int attempt = 0; attempt < kTriesMax; ++attempt) {

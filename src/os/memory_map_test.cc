@@ -54,7 +54,8 @@ TEST(Mapping, ExplicitHugePagesAreThereOrTheErrorSaysWhatIs) {
   const auto too_many = Mapping::create(free + 2 * kMiB, {.pages = PageKind::explicit_huge});
   ASSERT_FALSE(too_many);
   EXPECT_EQ(too_many.error().code(), ErrorCode::out_of_memory);
-  EXPECT_NE(too_many.error().message().find(format_bytes(free) + " free"), std::string::npos) << too_many.error().message();
+  EXPECT_NE(too_many.error().message().find(format_bytes(free) + " free"), std::string::npos)
+      << too_many.error().message();
   if (free == 0) GTEST_SKIP() << "no huge pages are reserved";
   const auto mapping = Mapping::create(kMiB, {.pages = PageKind::explicit_huge});
   ASSERT_TRUE(mapping) << mapping.error().to_string();

@@ -29,35 +29,23 @@ struct KnownFileSystem {
   bool in_memory;
 };
 
-// Magic numbers: linux/magic.h, and for those outside of the kernel tree: statfs(2), coreutils' stat. FUSE counts as network:
-// what is behind it is not known, and it is mostly a remote store.
-constexpr std::array<KnownFileSystem, 25> kKnown{{{0x0000EF53, "ext4", false, false},
-                                                  {0x58465342, "xfs", false, false},
-                                                  {0x9123683E, "btrfs", false, false},
-                                                  {0xF2F52010, "f2fs", false, false},
-                                                  {0x2FC12FC1, "zfs", false, false},
-                                                  {0xCA451A4E, "bcachefs", false, false},
-                                                  {0x01021994, "tmpfs", false, true},
-                                                  {0x858458F6, "ramfs", false, true},
-                                                  {0x958458F6, "hugetlbfs", false, true},
-                                                  {0x00009FA0, "proc", false, true},
-                                                  {0x62656572, "sysfs", false, true},
-                                                  {0x794C7630, "overlay", false, false},
-                                                  {0x73717368, "squashfs", false, false},
-                                                  {0xE0F5E1E2, "erofs", false, false},
-                                                  {0x00009660, "iso9660", false, false},
-                                                  {0x00006969, "nfs", true, false},
-                                                  {0x0BD00BD0, "lustre", true, false},
-                                                  {0x47504653, "gpfs", true, false},
-                                                  {0x00C36400, "ceph", true, false},
-                                                  {0x65735546, "fuse", true, false},
-                                                  {0xFF534D42, "cifs", true, false},
-                                                  {0xFE534D42, "smb2", true, false},
-                                                  {0x01021997, "9p", true, false},
-                                                  {0x19830326, "beegfs", true, false},
-                                                  {0x20030528, "orangefs", true, false}}};
+// Magic numbers: linux/magic.h, and for those outside of the kernel tree: statfs(2), coreutils' stat. FUSE counts as
+// network: what is behind it is not known, and it is mostly a remote store.
+constexpr std::array<KnownFileSystem, 25> kKnown{{
+    {0x0000EF53, "ext4", false, false},     {0x58465342, "xfs", false, false},   {0x9123683E, "btrfs", false, false},
+    {0xF2F52010, "f2fs", false, false},     {0x2FC12FC1, "zfs", false, false},   {0xCA451A4E, "bcachefs", false, false},
+    {0x01021994, "tmpfs", false, true},     {0x858458F6, "ramfs", false, true},  {0x958458F6, "hugetlbfs", false, true},
+    {0x00009FA0, "proc", false, true},      {0x62656572, "sysfs", false, true},  {0x794C7630, "overlay", false, false},
+    {0x73717368, "squashfs", false, false}, {0xE0F5E1E2, "erofs", false, false}, {0x00009660, "iso9660", false, false},
+    {0x00006969, "nfs", true, false},       {0x0BD00BD0, "lustre", true, false}, {0x47504653, "gpfs", true, false},
+    {0x00C36400, "ceph", true, false},      {0x65735546, "fuse", true, false},   {0xFF534D42, "cifs", true, false},
+    {0xFE534D42, "smb2", true, false},      {0x01021997, "9p", true, false},     {0x19830326, "beegfs", true, false},
+    {0x20030528, "orangefs", true, false},
+}};
 
-std::string text_of_errno(int system_errno) { return std::error_code(system_errno, std::system_category()).message(); }
+std::string text_of_errno(int system_errno) {
+  return std::error_code(system_errno, std::system_category()).message();
+}
 
 // statx(2) itself: not every C library that we build with has the direct-I/O fields in its own struct.
 struct StatxAnswer {

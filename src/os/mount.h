@@ -12,9 +12,10 @@
 namespace infercluster::os {
 
 struct FileSystem {
-  std::string name;       // "ext4", "xfs", "tmpfs", "nfs", "lustre", "gpfs", "ceph", "fuse", "overlay", ... or "0x1234" (statfs magic)
-  bool network = false;   // pages come over a network: never mapped
-  bool in_memory = false; // tmpfs, ramfs: there is no device below
+  std::string name;      // "ext4", "xfs", "tmpfs", "nfs", "lustre", "gpfs", "ceph", "fuse", "overlay", ... or "0x1234"
+                         // (statfs magic)
+  bool network = false;  // pages come over a network: never mapped
+  bool in_memory = false;  // tmpfs, ramfs: there is no device below
 };
 
 Result<FileSystem> file_system_of(const Fd& fd);

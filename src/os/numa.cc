@@ -34,7 +34,8 @@ Status prefer_numa_node(std::span<std::byte> memory, unsigned node) {
   }
   if (!numa_works() || memory.empty()) return {};
   // mbind(2) itself: libnuma's own wrapper prints its errors to stderr.
-  const std::unique_ptr<bitmask, decltype(&::numa_bitmask_free)> nodes(::numa_allocate_nodemask(), &::numa_bitmask_free);
+  const std::unique_ptr<bitmask, decltype(&::numa_bitmask_free)> nodes(::numa_allocate_nodemask(),
+                                                                       &::numa_bitmask_free);
   ::numa_bitmask_setbit(nodes.get(), node);
   if (::mbind(memory.data(), memory.size(), MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0) != 0) {
     return Error::from_errno(errno, "cannot prefer NUMA node " + std::to_string(node));

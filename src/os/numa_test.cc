@@ -10,7 +10,9 @@
 namespace infercluster::os {
 namespace {
 
-TEST(Numa, ThereIsAtLeastOneNode) { EXPECT_GE(numa_node_count(), 1U); }
+TEST(Numa, ThereIsAtLeastOneNode) {
+  EXPECT_GE(numa_node_count(), 1U);
+}
 
 TEST(Numa, TheFirstNodeCanBePreferredWhereTheKernelLetsUs) {
   const auto mapping = Mapping::create(kMiB, {});

@@ -19,8 +19,8 @@ namespace infercluster::os {
 namespace {
 
 constexpr std::uint64_t kProbesMax = 64;
-// readahead(2) takes no more than the device's readahead window per call (mm/readahead.c, force_page_cache_ra), and says
-// nothing of the rest: 128 KiB is the kernel's default window.
+// readahead(2) takes no more than the device's readahead window per call (mm/readahead.c, force_page_cache_ra), and
+// says nothing of the rest: 128 KiB is the kernel's default window.
 constexpr std::uint64_t kReadaheadStep = 128 * kKiB;
 
 std::uint64_t page_bytes() {
@@ -73,8 +73,8 @@ Residency residency_by_probing(const Fd& fd, std::uint64_t offset, std::uint64_t
   // A descriptor of our own: the caller's may be O_DIRECT, and its readahead state is the caller's business.
   const auto own = reopen_for_reading(fd, OpenMode::buffered);
   if (within == 0 || !own) return {0, "unknown"};
-  // Kernels since 5.16 start readahead even for RWF_NOWAIT; with FADV_RANDOM that is the one page that was probed. Each call
-  // probes other places, so that it does not find what the call before it brought in.
+  // Kernels since 5.16 start readahead even for RWF_NOWAIT; with FADV_RANDOM that is the one page that was probed. Each
+  // call probes other places, so that it does not find what the call before it brought in.
   (void)::posix_fadvise(own->get(), 0, 0, POSIX_FADV_RANDOM);
   std::mt19937_64 generator(static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
   const std::uint64_t pages = (within - 1) / page_bytes() + 1;
@@ -90,7 +90,8 @@ Residency residency_by_probing(const Fd& fd, std::uint64_t offset, std::uint64_t
     const auto place = static_cast<off_t>(offset + page * page_bytes());
     const ssize_t count = ::preadv2(own->get(), &vector, 1, place, RWF_NOWAIT);
     if (count == 1) ++resident;
-    if (count < 0 && errno != EAGAIN && errno != EINTR) return {0, "unknown"};  // EOPNOTSUPP: this file system cannot tell
+    if (count < 0 && errno != EAGAIN && errno != EINTR)
+      return {0, "unknown"};  // EOPNOTSUPP: this file system cannot tell
   }
   return {static_cast<double>(resident) / static_cast<double>(probes), "nowait probe"};
 }

@@ -15,20 +15,21 @@ struct Residency {
   std::string method;   // "cachestat", "nowait probe" (RWF_NOWAIT), or "unknown"
 };
 
-// Residency of what [offset, offset + length) has within the file; "unknown" when that is nothing. By cachestat(2); where
-// that is refused (EPERM for files that the caller neither owns nor can write, ENOSYS before Linux 6.5), by probing. Never
-// mincore: it says "resident" for every file of others.
+// Residency of what [offset, offset + length) has within the file; "unknown" when that is nothing. By cachestat(2);
+// where that is refused (EPERM for files that the caller neither owns nor can write, ENOSYS before Linux 6.5), by
+// probing. Never mincore: it says "resident" for every file of others.
 Residency residency_of(const Fd& fd, std::uint64_t offset, std::uint64_t length);
 
-// The second way alone: RWF_NOWAIT one-byte reads, one at a random place in each of up to 64 equal parts. A probe waits for
-// no I/O, but makes newer kernels start reading the page that it asked for.
+// The second way alone: RWF_NOWAIT one-byte reads, one at a random place in each of up to 64 equal parts. A probe waits
+// for no I/O, but makes newer kernels start reading the page that it asked for.
 Residency residency_by_probing(const Fd& fd, std::uint64_t offset, std::uint64_t length);
 
-// Drops the file's clean pages (posix_fadvise DONTNEED). Dirty pages and pages that someone has mapped stay: sync first.
+// Drops the file's clean pages (posix_fadvise DONTNEED). Dirty pages and pages that someone has mapped stay: sync
+// first.
 Status drop_page_cache(const Fd& fd);
 
-// Starts reading what [offset, offset + length) has within the file into the page cache (readahead); may block while requests
-// are queued. The pages come in later: residency_of() counts them at once.
+// Starts reading what [offset, offset + length) has within the file into the page cache (readahead); may block while
+// requests are queued. The pages come in later: residency_of() counts them at once.
 Status fill_page_cache(const Fd& fd, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace infercluster::os

@@ -2,9 +2,12 @@
 #include "os/page_cache.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -102,6 +105,27 @@ TEST_F(PageCacheTest, FillingBringsInTheWholeRange) {
   const Residency residency = residency_of(fd_, 0, kFileBytes);
   if (residency.method != "cachestat") GTEST_SKIP() << "only cachestat sees pages on their way";
   EXPECT_EQ(residency.fraction, 1);
+}
+
+// cachestat refuses files that the caller neither owns nor may write: there the answer comes from probing.
+TEST_F(PageCacheTest, FilesOfOthersAreProbed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become someone else";
+  if (residency_by_probing(fd_, 0, kFileBytes).method == "unknown") GTEST_SKIP() << "this file system cannot tell";
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms(0755));  // a stranger may look up and read
+  std::filesystem::permissions(dir_.file("a"), std::filesystem::perms(0644));
+  read_all();
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(2);
+    const Residency residency = residency_of(fd_, 0, kFileBytes);
+    // "cachestat" is right as well: older kernels have no such rule.
+    ::_exit(residency.fraction == 1 && residency.method != "unknown" ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(PageCache, WhereNothingCanBeToldItIsUnknown) {

@@ -31,7 +31,8 @@ inline std::optional<std::uint64_t> leading_number(std::string_view text) {
   return number;
 }
 
-// The number behind `key` in lines such as "MemTotal:  123 kB" (key "MemTotal:") or "active_file 123" (key "active_file").
+// The number behind `key` in lines such as "MemTotal:  123 kB" (key "MemTotal:") or "active_file 123" (key
+// "active_file").
 inline std::optional<std::uint64_t> number_of_key(std::string_view text, std::string_view key) {
   for (const std::string_view line : split(text, '\n')) {
     if (!line.starts_with(key) || line.size() == key.size()) continue;

@@ -4,14 +4,16 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <string>
 
+#include "testing/child.h"
+
 namespace infercluster {
 namespace {
+
+using testing::in_child;
 
 TEST(StartThread, BlocksAllSignalsThereAndNoneHere) {
   sigset_t before;
@@ -36,17 +38,6 @@ TEST(StartThread, BearsItsNameCutToWhatTheKernelHolds) {
   };
   EXPECT_EQ(name_of_thread("ic-ring-0"), "ic-ring-0");
   EXPECT_EQ(name_of_thread("a-name-of-twenty-byt"), "a-name-of-twent");
-}
-
-// Runs `body` in a forked child and returns what it gives (0 to 255).
-template <typename Body>
-int in_child(const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(body());
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  return WEXITSTATUS(status);
 }
 
 // In a child of its own, so that "first used" starts afresh whatever ran before in this process.

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +15,13 @@
 #include "base/units.h"
 #include "os/file.h"
 #include "os/limits.h"
+#include "testing/child.h"
 
 namespace infercluster::os {
 namespace {
+
+using testing::in_child;
+using testing::refuse;
 
 // How many of the system's pages of the mapping are in memory.
 std::size_t pages_present(const Mapping& mapping) {
@@ -38,6 +42,34 @@ TEST(Mapping, IsZeroedWritableAndNotThereUntilPopulated) {
   ASSERT_TRUE(mapping->populate(0, kMiB + 1));
   EXPECT_EQ(pages_present(*mapping), 257U);
   EXPECT_EQ(mapping->data()[kMiB], std::byte{7});  // populating keeps what is there
+}
+
+TEST(Mapping, KernelsThatCannotPopulateTouchInstead) {
+  EXPECT_EQ(
+      in_child([] {
+        const auto mapping = Mapping::create(kMiB, {});
+        if (!mapping) return 1;
+        mapping->data()[5000] = std::byte{7};
+        constexpr std::uint32_t kPopulateWrite = 23;
+        refuse({.number = SYS_madvise, .system_errno = EINVAL, .argument = 2, .mask = ~0U, .value = kPopulateWrite});
+        if (!mapping->populate(0, kMiB)) return 2;
+        if (pages_present(*mapping) != 256) return 3;
+        return mapping->data()[5000] == std::byte{7} ? 0 : 4;
+      }),
+      0);
+}
+
+TEST(Mapping, PopulatingThatFailsSaysHowMuchWasWanted) {
+  EXPECT_EQ(in_child([] {
+              const auto mapping = Mapping::create(kMiB, {});
+              if (!mapping) return 1;
+              refuse({.number = SYS_madvise, .system_errno = ENOMEM});
+              const Status status = mapping->populate(0, kMiB);
+              if (status) return 2;
+              if (status.error().code() != ErrorCode::out_of_memory) return 3;
+              return status.error().message().find("1.0 MiB") != std::string::npos ? 0 : 4;
+            }),
+            0);
 }
 
 TEST(Mapping, TransparentHugePagesAreAligned) {
@@ -120,17 +152,12 @@ TEST(Mapping, MovingKeepsTheAddressAndEmptiesTheSource) {
   EXPECT_TRUE(Mapping().set_on_fork(OnFork::exclude));
 }
 
-// The child asks the kernel whether the address is mapped, and says so by its exit status.
+// The child asks the kernel whether the address is mapped.
 bool child_has(const Mapping& mapping) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    unsigned char flag = 0;
-    ::_exit(::mincore(mapping.data().data(), 4096, &flag) == 0 ? 1 : 0);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  return WEXITSTATUS(status) == 1;
+  return in_child([&] {
+           unsigned char flag = 0;
+           return ::mincore(mapping.data().data(), 4096, &flag) == 0 ? 1 : 0;
+         }) == 1;
 }
 
 TEST(Mapping, ForksLeaveOutWhatIsExcluded) {

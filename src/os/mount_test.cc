@@ -4,19 +4,24 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "base/units.h"
 #include "os/file.h"
+#include "testing/child.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::os {
 namespace {
 
+using testing::in_child;
+using testing::refuse;
 using testing::TempDir;
 
 struct FreeDeleter {
@@ -82,6 +87,43 @@ TEST(DirectLimits, AnEmptyFileGivesTheSafeFigures) {
   if (!probed.supported) GTEST_SKIP() << "no direct I/O here: " << probed.reason;
   EXPECT_EQ(probed.offset_alignment, 4096U);
   EXPECT_EQ(probed.memory_alignment, 4096U);
+}
+
+TEST(DirectLimits, WhatIsRefusedAtOpenOrAtTheFirstReadIsNotSupported) {
+  const TempDir dir;
+  const auto fd = open_for_reading(dir.write("a", std::string(64 * kKiB, 'x')));
+  ASSERT_TRUE(fd);
+  if (!direct_limits_of(*fd).supported) GTEST_SKIP() << "no direct I/O here";
+  const auto statx_is_old = [] {
+    refuse({.number = SYS_statx, .system_errno = ENOSYS, .argument = 3, .mask = ~0U, .value = 0x2000});
+  };
+  EXPECT_EQ(in_child([&] {
+              statx_is_old();
+              return direct_limits_of(*fd).reason == "probed" ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(
+      in_child([&] {
+        statx_is_old();
+        refuse({.number = SYS_openat, .system_errno = EINVAL, .argument = 2, .mask = O_DIRECT, .value = O_DIRECT});
+        const DirectLimits limits = direct_limits_of(*fd);
+        return !limits.supported && limits.reason == "the file system refuses O_DIRECT at open" ? 0 : 1;
+      }),
+      0);
+  EXPECT_EQ(in_child([&] {
+              statx_is_old();
+              refuse({.number = SYS_pread64, .system_errno = EINVAL});
+              const DirectLimits limits = direct_limits_of(*fd);
+              return !limits.supported && limits.reason.ends_with("refuses direct reads") ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(in_child([&] {
+              statx_is_old();
+              refuse({.number = SYS_pread64, .system_errno = EIO});
+              const DirectLimits limits = direct_limits_of(*fd);
+              return !limits.supported && limits.reason.starts_with("a direct read failed") ? 0 : 1;
+            }),
+            0);
 }
 
 TEST(Mount, HoldsTheFile) {

@@ -4,9 +4,10 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -14,10 +15,14 @@
 #include "base/units.h"
 #include "os/file.h"
 #include "os/mount.h"
+#include "testing/child.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::os {
 namespace {
+
+using testing::in_child;
+using testing::refuse;
 
 constexpr std::uint64_t kFileBytes = 4 * kMiB + 100;
 
@@ -115,17 +120,35 @@ TEST_F(PageCacheTest, FilesOfOthersAreProbed) {
   std::filesystem::permissions(dir_.file("a"), std::filesystem::perms(0644));
   read_all();
   constexpr uid_t kNobody = 65534;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setgroups(0, nullptr) != 0 || ::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(2);
-    const Residency residency = residency_of(fd_, 0, kFileBytes);
-    // "cachestat" is right as well: older kernels have no such rule.
-    ::_exit(residency.fraction == 1 && residency.method != "unknown" ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(in_child([&] {
+              if (::setgroups(0, nullptr) != 0 || ::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) return 2;
+              const Residency residency = residency_of(fd_, 0, kFileBytes);
+              // "cachestat" is right as well: older kernels have no such rule.
+              return residency.fraction == 1 && residency.method != "unknown" ? 0 : 1;
+            }),
+            0);
+}
+
+TEST_F(PageCacheTest, KernelsWithoutCachestatAreProbed) {
+  if (residency_by_probing(fd_, 0, kFileBytes).method == "unknown") GTEST_SKIP() << "this file system cannot tell";
+  read_all();
+  EXPECT_EQ(in_child([&] {
+              refuse({.number = 451, .system_errno = ENOSYS});
+              const Residency residency = residency_of(fd_, 0, kFileBytes);
+              return residency.fraction == 1 && residency.method == "nowait probe" ? 0 : 1;
+            }),
+            0);
+}
+
+TEST_F(PageCacheTest, FileSystemsThatCannotTellAreUnknown) {
+  read_all();
+  EXPECT_EQ(in_child([&] {
+              refuse({.number = 451, .system_errno = EOPNOTSUPP});
+              refuse({.number = SYS_preadv2, .system_errno = EOPNOTSUPP});
+              const Residency residency = residency_of(fd_, 0, kFileBytes);
+              return residency.fraction == 0 && residency.method == "unknown" ? 0 : 1;
+            }),
+            0);
 }
 
 TEST(PageCache, WhereNothingCanBeToldItIsUnknown) {

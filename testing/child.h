@@ -30,8 +30,8 @@ int in_child(const Body& body) {
 }
 
 struct Refusal {
-  long number;              // of the system call
-  int system_errno;         // what it fails with
+  long number = 0;          // of the system call
+  int system_errno = 0;     // what it fails with
   int argument = -1;        // -1: it always fails; 0 to 5: only when of this argument's low word ...
   std::uint32_t mask = 0;   // ... these bits ...
   std::uint32_t value = 0;  // ... are exactly these

@@ -37,7 +37,7 @@ TEST(Fd, MovingHandsOverAndClosesWhatWasHeld) {
   Fd first(open_null());
   const int number = first.get();
   Fd second(std::move(first));
-  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move)
+  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
   EXPECT_EQ(second.get(), number);
   Fd third(open_null());
   const int replaced = third.get();

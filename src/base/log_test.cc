@@ -45,6 +45,7 @@ TEST_F(LogTest, TheSinkGetsWhatTheLevelLetsThrough) {
 
 TEST_F(LogTest, OneCallAtATime) {
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {
       for (int i = 0; i < 500; ++i) log_error("x");  // the sink's vector has no lock of its own

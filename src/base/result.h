@@ -80,6 +80,9 @@ using Status = Result<void>;
 #define IC_CONCAT_(a, b) a##b
 #define IC_CONCAT(a, b) IC_CONCAT_(a, b)
 
+// A declaration and a variable's name take no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+
 // IC_TRY(auto x, f()): declares x as the value of f(), or returns f()'s error from the enclosing function.
 #define IC_TRY(declaration, expression) IC_TRY_(declaration, expression, IC_CONCAT(ic_result_, __LINE__))
 #define IC_TRY_(declaration, expression, result)      \
@@ -94,3 +97,5 @@ using Status = Result<void>;
     auto status = (expression);                         \
     if (!status.ok()) return std::move(status).error(); \
   } while (false)
+
+// NOLINTEND(bugprone-macro-parentheses)

@@ -2,10 +2,10 @@
 #include "base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <string>
 
 namespace infercluster {

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <array>
+#include <csignal>
 #include <string>
 
 #include "testing/child.h"

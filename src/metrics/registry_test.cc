@@ -56,6 +56,7 @@ TEST(Registry, ThreadsLoseNoCount) {
   constexpr int kThreads = 4;
   constexpr int kEach = 5000;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
       const Counter counter = registry.counter("a_total", "A");

@@ -20,12 +20,14 @@
 namespace infercluster::os {
 namespace {
 
+constexpr std::uint64_t kPage = 4096;
+
 using testing::in_child;
 using testing::refuse;
 
 // How many of the system's pages of the mapping are in memory.
 std::size_t pages_present(const Mapping& mapping) {
-  std::vector<unsigned char> flags((mapping.data().size() + 4095) / 4096);
+  std::vector<unsigned char> flags((mapping.data().size() + 4095) / kPage);
   EXPECT_EQ(::mincore(mapping.data().data(), mapping.data().size(), flags.data()), 0);
   return static_cast<std::size_t>(std::count_if(flags.begin(), flags.end(), [](auto flag) { return (flag & 1) != 0; }));
 }
@@ -35,7 +37,7 @@ TEST(Mapping, IsZeroedWritableAndNotThereUntilPopulated) {
   ASSERT_TRUE(mapping);
   EXPECT_EQ(mapping->data().size(), kMiB + 1);
   EXPECT_EQ(pages_present(*mapping), 0U);
-  ASSERT_TRUE(mapping->populate(4096, 2 * 4096));
+  ASSERT_TRUE(mapping->populate(kPage, 2 * kPage));
   EXPECT_GE(pages_present(*mapping), 2U);
   EXPECT_EQ(mapping->data()[kMiB], std::byte{0});
   mapping->data()[kMiB] = std::byte{7};
@@ -78,7 +80,7 @@ TEST(Mapping, TransparentHugePagesAreAligned) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mapping->data().data()) % (2 * kMiB), 0U);
   EXPECT_EQ(mapping->page_bytes(), 2 * kMiB);
   ASSERT_TRUE(mapping->populate(0, 3 * kMiB));
-  EXPECT_EQ(pages_present(*mapping), 3 * kMiB / 4096);
+  EXPECT_EQ(pages_present(*mapping), 3 * kMiB / kPage);
 }
 
 TEST(Mapping, ExplicitHugePagesAreThereOrTheErrorSaysWhatIs) {
@@ -99,7 +101,7 @@ TEST(Mapping, WhatCannotBeMappedIsAnErrorWithBothFigures) {
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   // Half a GiB above what is mapped now, which is many TiB under a sanitizer.
   const std::uint64_t pages = std::stoull(read_small_file("/proc/self/statm", kMiB).value());
-  const rlimit tight{.rlim_cur = pages * 4096 + kGiB / 2, .rlim_max = before.rlim_max};
+  const rlimit tight{.rlim_cur = pages * kPage + kGiB / 2, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
   const auto mapping = Mapping::create(kGiB, {});
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
@@ -125,17 +127,17 @@ TEST(Mapping, RangesOutsideAreRefused) {
 }
 
 TEST(Mapping, ReleaseGivesBackWholePagesOnly) {
-  const auto mapping = Mapping::create(4 * 4096 + 100, {});
+  const auto mapping = Mapping::create(4 * kPage + 100, {});
   ASSERT_TRUE(mapping);
   std::fill(mapping->data().begin(), mapping->data().end(), std::byte{1});
-  ASSERT_TRUE(mapping->release(1, 3 * 4096));  // pages 1 and 2 lie wholly within
+  ASSERT_TRUE(mapping->release(1, 3 * kPage));  // pages 1 and 2 lie wholly within
   EXPECT_EQ(pages_present(*mapping), 3U);
   EXPECT_EQ(mapping->data()[0], std::byte{1});
-  EXPECT_EQ(mapping->data()[4095], std::byte{1});
-  EXPECT_EQ(mapping->data()[4096], std::byte{0});
-  EXPECT_EQ(mapping->data()[3 * 4096 - 1], std::byte{0});
-  EXPECT_EQ(mapping->data()[3 * 4096], std::byte{1});
-  ASSERT_TRUE(mapping->release(0, 4 * 4096 + 100));  // to the end: the last, partial page goes too
+  EXPECT_EQ(mapping->data()[kPage - 1], std::byte{1});
+  EXPECT_EQ(mapping->data()[kPage], std::byte{0});
+  EXPECT_EQ(mapping->data()[3 * kPage - 1], std::byte{0});
+  EXPECT_EQ(mapping->data()[3 * kPage], std::byte{1});
+  ASSERT_TRUE(mapping->release(0, 4 * kPage + 100));  // to the end: the last, partial page goes too
   EXPECT_EQ(pages_present(*mapping), 0U);
 }
 
@@ -144,7 +146,7 @@ TEST(Mapping, MovingKeepsTheAddressAndEmptiesTheSource) {
   std::byte* const address = mapping.data().data();
   address[5] = std::byte{9};
   Mapping other = std::move(mapping);
-  EXPECT_TRUE(mapping.data().empty());  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(mapping.data().empty());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
   EXPECT_EQ(other.data().data(), address);
   Mapping third = Mapping::create(kMiB, {}).value();
   third = std::move(other);
@@ -156,7 +158,7 @@ TEST(Mapping, MovingKeepsTheAddressAndEmptiesTheSource) {
 bool child_has(const Mapping& mapping) {
   return in_child([&] {
            unsigned char flag = 0;
-           return ::mincore(mapping.data().data(), 4096, &flag) == 0 ? 1 : 0;
+           return ::mincore(mapping.data().data(), kPage, &flag) == 0 ? 1 : 0;
          }) == 1;
 }
 

@@ -62,7 +62,7 @@ constexpr unsigned kStatxDirectAlignment = 0x2000;  // STATX_DIOALIGN, Linux 6.1
 // Reads the start of the file through `fd` (O_DIRECT) into memory of exactly this alignment. 0, or the errno.
 int try_direct_read(const Fd& fd, std::uint32_t memory_alignment, std::uint32_t length) {
   // Twice the largest candidate: inside is an address that is a multiple of the alignment, and of nothing larger.
-  alignas(8192) std::array<std::byte, 16384> space;
+  alignas(8192) std::array<std::byte, 16384> space{};
   const ssize_t count = ::pread(fd.get(), space.data() + memory_alignment, length, 0);
   return count < 0 ? errno : 0;
 }

@@ -15,3 +15,7 @@ if(INFERCLUSTER_SANITIZE)
   add_compile_options(-fsanitize=${INFERCLUSTER_SANITIZE} -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${INFERCLUSTER_SANITIZE})
 endif()
+
+if(INFERCLUSTER_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as the JSON of a safetensors header. What must hold: no fault; every error has a kind; what strict rules accept
+// the reference's accept alike; the file's size is checked to the byte; what parses is written again to the same table.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "safetensors/header.h"
+
+namespace infercluster::safetensors {
+namespace {
+
+constexpr std::uint64_t kAnySize = UINT64_MAX;  // with trailing bytes allowed
+
+bool same(const Tensor& a, const Tensor& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.bytes() == b.bytes();
+}
+
+void check_error(const Error& error) {
+  IC_ASSERT(!error.kind().empty());
+  IC_ASSERT(error.code() == ErrorCode::corrupt);
+  IC_ASSERT(!error.message().empty());
+}
+
+// The table does not depend on what follows the data, but the verdict does.
+void check_file_size(std::span<const std::byte> json, const Header& header, Compatibility compatibility) {
+  const std::uint64_t data = header.tensors().empty() ? 0 : header.tensors().back().end;
+  const std::uint64_t size = header.data_begin() + data;
+  IC_ASSERT(parse_header(json, size, {.compatibility = compatibility}).ok());
+  for (const std::uint64_t wrong : {size - 1, size + 1}) {
+    if (wrong == 0) continue;  // size + 1 wrapped
+    const Result<Header> refused = parse_header(json, wrong, {.compatibility = compatibility});
+    IC_ASSERT(!refused.ok() && refused.error().kind() == "MetadataIncompleteBuffer");
+  }
+}
+
+void check_rebuilt(const Header& header) {
+  std::vector<Tensor> tensors(header.tensors().rbegin(), header.tensors().rend());
+  const Result<std::string> built = build_header(tensors, header.metadata());
+  IC_ASSERT(built.ok());
+  IC_ASSERT(built->size() % 8 == 0);
+  const auto bytes = std::as_bytes(std::span(built->data(), built->size()));
+  const std::uint64_t data = tensors.empty() ? 0 : tensors.back().end;
+  const std::uint64_t size = built->size() + data;
+  if (size < data) return;  // no file can be that long
+  const Result<std::uint64_t> length = parse_header_length(bytes.first(kPrefixBytes), size);
+  IC_ASSERT(length.ok() && *length == built->size() - kPrefixBytes);
+  const Result<Header> parsed = parse_header(bytes.subspan(kPrefixBytes), size);
+  IC_ASSERT(parsed.ok());
+  IC_ASSERT(parsed->tensors().size() == header.tensors().size());
+  for (const Tensor& tensor : header.tensors()) {
+    const Tensor* found = parsed->find(tensor.name);
+    IC_ASSERT(found != nullptr && same(*found, tensor));
+    IC_ASSERT(header.find(tensor.name) == &tensor);
+  }
+  IC_ASSERT(parsed->metadata().has_value() == header.metadata().has_value());
+  if (!header.metadata()) return;
+  Metadata sorted = *header.metadata();
+  std::sort(sorted.begin(), sorted.end());
+  IC_ASSERT(*parsed->metadata() == sorted);
+}
+
+void check(std::span<const std::byte> json) {
+  const Result<Header> strict = parse_header(json, kAnySize, {.allow_trailing_bytes = true});
+  const Result<Header> lax =
+      parse_header(json, kAnySize, {.compatibility = Compatibility::reference, .allow_trailing_bytes = true});
+  if (strict.ok()) {
+    IC_ASSERT(lax.ok() && lax->tensors().size() == strict->tensors().size());
+    for (std::size_t i = 0; i < strict->tensors().size(); ++i) IC_ASSERT(same(strict->tensors()[i], lax->tensors()[i]));
+    check_file_size(json, *strict, Compatibility::strict);
+  } else {
+    check_error(strict.error());
+  }
+  if (!lax.ok()) return check_error(lax.error());
+  check_file_size(json, *lax, Compatibility::reference);
+  check_rebuilt(*lax);
+}
+
+}  // namespace
+}  // namespace infercluster::safetensors
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace infercluster::safetensors;
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto length = parse_header_length(bytes.first(std::min<std::size_t>(size, kPrefixBytes)), size);
+  if (length.ok()) IC_ASSERT(*length <= size - kPrefixBytes && *length <= kHeaderLengthMax);
+  check(bytes);
+  return 0;
+}

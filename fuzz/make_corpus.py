@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seed corpora of the fuzzers: fuzz/corpus/header and fuzz/corpus/index. They are committed; run it after a change here."""
+
+import pathlib
+import shutil
+
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+def entry(name: str, dtype: str, shape: str, offsets: str) -> str:
+    return f'"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}'
+
+
+HEADERS = {
+    "empty": "{}",
+    "metadata_only": '{"__metadata__":{"format":"pt","k":""}}',
+    "metadata_null": '{"__metadata__":null,' + entry("a", "U8", "[]", "[0,1]") + "}",
+    "one": "{" + entry("a", "I32", "[2]", "[0,8]") + "}   ",
+    "unordered": "{" + entry("b", "BF16", "[1,3]", "[4,10]") + "," + entry("a", "F32", "[]", "[0,4]") + "}",
+    "zero_size": "{" + entry("a", "F32", "[0,4]", "[0,0]") + "," + entry("b", "I8", "[2]", "[0,2]") + "," + entry("c", "C64", "[0]", "[2,2]") + "}",
+    "sub_byte": "{" + entry("x", "F4", "[2,8]", "[0,8]") + "," + entry("y", "F6_E2M3", "[4]", "[8,11]") + "}",
+    "every_width": "{" + ",".join(entry(d, d, "[1]", f"[{at},{at + size}]") for d, at, size in (
+        ("F64", 0, 8), ("C64", 8, 8), ("U32", 16, 4), ("F16", 20, 2), ("F8_E4M3", 22, 1), ("F8_E8M0", 23, 1), ("BOOL", 24, 1))) + "}",
+    "escapes": "{" + entry('\\u0061\\ud83d\\ude00\\"\\\\\\/\\n', "I8", "[3]", "[0,3]") + "," + entry("é\\u0000", "BOOL", "[0]", "[3,3]") + "}",
+    "extra_fields": '{"a":{"dtype":"U16","x":[1.5,-0,{"b":null,"b":[true]}],"shape":[2],"data_offsets":[0,4],"y-0":18446744073709551616}}',
+    "deep": '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":' + "[" * 125 + "1" + "]" * 125 + "}}",
+    "huge_shape": "{" + entry("a", "I64", "[0,18446744073709551615]", "[0,0]") + "}",
+    "overflow": "{" + entry("a", "I64", "[9223372036854775808,2,0]", "[0,0]") + "}",
+    "large_offsets": "{" + entry("a", "U8", "[2305843009213693951]", "[0,2305843009213693951]") + "}",
+    "duplicate": "{" + entry("a", "U8", "[1]", "[0,1]") + "," + entry("\\u0061", "I8", "[1]", "[0,1]") + "}",
+    "duplicate_metadata": '{"__metadata__":{"k":"1","k":"2"}}',
+    "array_form": '{"a":["I32",[2],[0,8]],"b":[{"U8":null},[],[8,9]]}',
+    "enum_map": '{"a":{"dtype":{"I32":null},"shape":[2],"data_offsets":[0,8]}}',
+    "gap": "{" + entry("a", "U8", "[1]", "[0,1]") + "," + entry("b", "U8", "[1]", "[2,3]") + "}",
+    "overlap": "{" + entry("a", "U8", "[4]", "[0,4]") + "," + entry("b", "U8", "[4]", "[2,6]") + "}",
+    "lfs_pointer": "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+    "whole_file": "\x03\0\0\0\0\0\0\0{} ",
+}
+
+INDEXES = {
+    "usual": '{\n  "metadata": {\n    "total_size": 12\n  },\n  "weight_map": {\n    "a": "model-00001-of-00002.safetensors",\n'
+             '    "b": "model-00002-of-00002.safetensors"\n  }\n}\n',
+    "one_line": '{"weight_map":{"a":"f"}}',
+    "float_size": '{"metadata":{"total_size":1.5e9},"weight_map":{"a":"f"}}',
+    "odd_size": '{"metadata":{"total_size":"12"},"weight_map":{"a":"f"},"more":[1,-0,18446744073709551616]}',
+    "parent": '{"weight_map":{"a":"../x/secret.safetensors"}}',
+    "absolute": '{"weight_map":{"a":"\\u002fetc\\/passwd"}}',
+    "nul": '{"weight_map":{"a":"f\\u0000"}}',
+    "duplicate": '{"weight_map":{"a":"f","\\u0061":"g"}}',
+    "empty_map": '{"weight_map":{}}',
+    "not_a_map": '{"weight_map":["a"]}',
+    "not_a_name": '{"weight_map":{"a":1}}',
+}
+
+
+def main() -> None:
+    for folder, seeds in (("header", HEADERS), ("index", INDEXES)):
+        shutil.rmtree(CORPUS / folder, ignore_errors=True)
+        (CORPUS / folder).mkdir(parents=True)
+        for name, text in seeds.items():
+            (CORPUS / folder / name).write_bytes(text.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the JSON of a safetensors header. What must hold: no fault; every error has a kind; what strict rules accept
-// the reference's accept alike; the file's size is checked to the byte; what parses is written again to the same table.
+// Any bytes as the JSON of a safetensors header. What must hold: no fault; every error has a kind; what strict rules
+// accept the reference's accept alike; the file's size is checked to the byte; what parses is written again to the same
+// table.
 #include <algorithm>
 
 #include "base/assert.h"

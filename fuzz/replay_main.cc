@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // usage: NAME_fuzz_replay DIRECTORY ...
-// Gives every file of the directories to the fuzz target, and each also cut short at every byte. Fails when there is none.
+// Gives every file of the directories to the fuzz target, and each also cut short at every byte. Fails when there is
+// none.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

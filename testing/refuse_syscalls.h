@@ -35,11 +35,11 @@ class Refusals {
     run(filter, std::size(filter), body);
   }
 
-  // Runs `body` in a thread in which io_uring_setup fails with `system_errno`.
-  static void without_uring(std::uint32_t system_errno, const std::function<void()>& body) {
+  // Runs `body` in a thread in which `call` (SYS_io_uring_setup, ...) fails with `system_errno`.
+  static void without(long call, std::uint32_t system_errno, const std::function<void()>& body) {
     sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | system_errno),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };

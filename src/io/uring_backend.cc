@@ -37,7 +37,7 @@ constexpr unsigned kFlagSets[] = {
 };
 
 // Returns 0 or -errno.
-int initialise_ring(unsigned entries, io_uring* ring) {
+int create_ring(unsigned entries, io_uring* ring) {
   int result = -EINVAL;
   for (const unsigned flags : kFlagSets) {
     io_uring_params parameters{};
@@ -49,6 +49,39 @@ int initialise_ring(unsigned entries, io_uring* ring) {
     }
     if (result != -EINVAL) return result;
   }
+  return result;
+}
+
+// Rings count as locked memory of their user on kernels before 5.12 and again on recent ones (seen on 6.18: with 64
+// KiB, five small rings at a time), and a closed ring gives its share back a little later: a second try then finds
+// room.
+int create_ring_patiently(unsigned entries, io_uring* ring) {
+  constexpr int kTries = 10;
+  int result = -ENOMEM;
+  for (int i = 0; i < kTries && result == -ENOMEM; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(i));
+    result = create_ring(entries, ring);
+  }
+  return result;
+}
+
+// A seccomp filter may allow one of the three system calls and refuse the others. A ring that is still disabled answers
+// EBADFD to io_uring_enter, an enabled one 0.
+int try_system_calls(const io_uring& ring) {
+  const auto fd = static_cast<unsigned>(ring.ring_fd);
+  const int entered = io_uring_enter(fd, 0, 0, 0, nullptr);
+  if (entered < 0 && entered != -EBADFD) return entered;
+  io_uring_probe probe{};
+  const int registered = io_uring_register(fd, IORING_REGISTER_PROBE, &probe, 0);
+  return registered == -EPERM || registered == -EACCES || registered == -ENOSYS ? registered : 0;
+}
+
+// Returns 0 or -errno.
+int initialise_ring(unsigned entries, io_uring* ring) {
+  int result = create_ring_patiently(entries, ring);
+  if (result != 0) return result;
+  result = try_system_calls(*ring);
+  if (result != 0) io_uring_queue_exit(ring);
   return result;
 }
 
@@ -258,7 +291,6 @@ void UringBackend::wake() {
 }  // namespace
 
 Result<std::unique_ptr<Backend>> open_uring_backend(const BackendOptions& options) {
-  IC_CHECK(try_uring());
   const unsigned depth = std::clamp(options.depth, 1u, kDepthMax);
   Fd wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd.valid()) return Error::from_errno(errno, "eventfd");
@@ -271,21 +303,9 @@ Result<std::unique_ptr<Backend>> open_uring_backend(const BackendOptions& option
 
 Status try_uring() {
   io_uring ring{};
-  int result = initialise_ring(1, &ring);
+  const int result = initialise_ring(1, &ring);
   if (result != 0) return Error::from_errno(-result, "io_uring_setup");
-  result = enable_ring(&ring);
-  if (result == 0) {
-    io_uring_sqe* entry = io_uring_get_sqe(&ring);
-    IC_ASSERT(entry != nullptr);
-    io_uring_prep_nop(entry);
-    __kernel_timespec limit{.tv_sec = 5, .tv_nsec = 0};
-    io_uring_cqe* completion = nullptr;
-    do {
-      result = std::min(0, io_uring_submit_and_wait_timeout(&ring, &completion, 1, &limit, nullptr));
-    } while (result == -EINTR);
-  }
   io_uring_queue_exit(&ring);
-  if (result != 0) return Error::from_errno(-result, "io_uring_enter");
   return {};
 }
 

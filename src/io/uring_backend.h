@@ -12,7 +12,7 @@ namespace infercluster::io {
 // Fails with the errno of the system call that was refused. Needs Linux 5.11 (waits with a timeout).
 Result<std::unique_ptr<Backend>> open_uring_backend(const BackendOptions& options);
 
-// One no-op through a ring of its own: finds a refusal of any of the three system calls.
+// Makes a small ring and throws it away: finds a refusal of any of the three system calls.
 Status try_uring();
 
 }  // namespace infercluster::io

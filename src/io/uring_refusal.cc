@@ -25,8 +25,7 @@ Error uring_refusal(int system_errno, std::optional<int> disabled) {
         .with_hint("Allow io_uring_setup, io_uring_enter and io_uring_register, or use Linux 5.11 or later");
   }
   if (system_errno == ENOMEM) {
-    return Error::from_errno(system_errno,
-                             "io_uring found no memory for its rings (before Linux 5.12 they count as locked memory)")
+    return Error::from_errno(system_errno, "io_uring found no memory for its rings (they count as locked memory)")
         .with_hint("Raise the limit of locked memory: ulimit -l, LimitMEMLOCK= or --ulimit memlock=");
   }
   return Error::from_errno(system_errno, "io_uring cannot be used");

@@ -39,7 +39,7 @@ def violations(path: pathlib.PurePath, text: str, order: dict[str, set[str]], he
     """What `path` (relative to src/) includes that it may not."""
     names = list(order)
     module = path.parts[0]
-    is_test = path.stem.endswith("_test") or path.stem.endswith("_test_helpers")
+    is_test = path.stem.endswith(("_test", "_test_helpers")) or path.stem.startswith("test_")
     found = []
     for bracket, target in INCLUDE.findall(text):
         first = target.split("/")[0]

@@ -24,6 +24,8 @@ namespace infercluster {
 
 // Options as the environment variables above set them: what every front end starts from.
 Result<load::Options> options_from_environment();
+// Sets the option `name` ("VERIFY", as in INFERCLUSTER_VERIFY) from its word; an empty text leaves it as it is.
+Status set_option(load::Options& options, std::string_view name, std::string_view text);
 
 struct OpenOptions {
   std::string revision;  // of a repository id in the Hugging Face cache; empty: main
@@ -93,7 +95,8 @@ struct VerifyReport {
   };
   std::vector<File> files;  // all of them; one bad file does not stop the check of the others
   double seconds = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // that were read
+  std::string hint;         // how to fetch the bad files, and only these; empty when none is bad
   [[nodiscard]] bool good() const;
 };
 Result<VerifyReport> verify(const load::Repository& repository, const std::string& seal_directory,

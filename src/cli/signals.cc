@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/signals.h"
+
+#include <signal.h>
+
+namespace infercluster::cli {
+namespace {
+
+volatile sig_atomic_t signal_seen = 0;
+
+void remember(int signal) { signal_seen = signal; }
+
+}  // namespace
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = remember;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+int caught_signal() { return signal_seen; }
+
+}  // namespace infercluster::cli

@@ -35,17 +35,23 @@ def sources() -> list[pathlib.Path]:
     return sorted(path for path in SOURCE.rglob("*") if path.suffix in (".h", ".cc"))
 
 
+def is_test_file(path: pathlib.PurePath) -> bool:
+    return path.stem.endswith(("_test", "_test_helpers")) or path.stem.startswith("test_")
+
+
 def violations(path: pathlib.PurePath, text: str, order: dict[str, set[str]], headers_of_ours: set[str]) -> list[str]:
     """What `path` (relative to src/) includes that it may not."""
     names = list(order)
     module = path.parts[0]
-    is_test = path.stem.endswith(("_test", "_test_helpers")) or path.stem.startswith("test_")
+    is_test = is_test_file(path)
     found = []
     for bracket, target in INCLUDE.findall(text):
         first = target.split("/")[0]
         if target in headers_of_ours:
             if names.index(first) > names.index(module):
                 found.append(f"{path}: includes {target}, which stands below {module}")
+            if is_test_file(pathlib.PurePath(target)) and not is_test:
+                found.append(f"{path}: production code includes {target}, which is for tests")
         elif first == "infercluster":
             if names.index(module) < names.index("api"):
                 found.append(f"{path}: includes the public API from below it")
@@ -80,7 +86,7 @@ def test_modules_include_only_what_stands_above_them():
 
 def test_a_violation_is_found():
     order = {"base": {"fmt"}, "os": {"numa"}, "api": set()}
-    headers = {"base/a.h", "os/b.h"}
+    headers = {"base/a.h", "os/b.h", "os/b_test_helpers.h"}
 
     def check(path: str, text: str) -> int:
         return len(violations(pathlib.PurePath(path), text, order, headers))
@@ -90,6 +96,8 @@ def test_a_violation_is_found():
     assert check("base/x.cc", "#include <numa.h>") == 1
     assert check("base/x.cc", '#include "testing/temp_dir.h"') == 1
     assert check("base/x_test.cc", '#include "testing/temp_dir.h"\n#include <gtest/gtest.h>') == 0
+    assert check("os/x.cc", '#include "os/b_test_helpers.h"') == 1
+    assert check("os/x_test.cc", '#include "os/b_test_helpers.h"') == 0
     assert check("os/x.cc", "#include <infercluster/infercluster.h>") == 1
     assert check("os/x.cc", '#include "nowhere.h"') == 1
 

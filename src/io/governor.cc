@@ -127,14 +127,17 @@ struct Governor::Impl {
     return devices[id];
   }
 
+  // Looks again, after however long: what comes back does so by the time that has passed, not by how often anyone
+  // asked.
   void adjust(Device& device, Clock::TimePoint now) {
     if (device.adjusted && now - *device.adjusted < kAdjustEvery) return;
+    const double periods = device.adjusted ? seconds_of(now - *device.adjusted) / seconds_of(kAdjustEvery) : 1.0;
     device.adjusted = now;
     double slowdown = 1.0;
     for (const LatencyTrack& track : device.latencies) slowdown = std::max(slowdown, track.slowdown(now));
     for (const auto& signal : signals) slowdown = std::max(slowdown, signal->slowdown());
     if (slowdown > kLate) device.share = std::max(kShareLeast, device.share * kYield);
-    if (slowdown < kOnTime) device.share = std::min(1.0, device.share + kRecover);
+    if (slowdown < kOnTime) device.share = std::min(1.0, device.share + kRecover * periods);
   }
 
   const Clock& clock;
@@ -161,7 +164,9 @@ Clock::Duration Governor::admit(std::uint64_t device_id, Priority priority, std:
     device.meters[index].count(now, wanted);
     return Clock::Duration::zero();
   }
-  return device.buckets[index].admit(now, rate, wanted);
+  // Who gives way looks again soon: its share, and with it the wait, may have changed by then.
+  const Clock::Duration wait = device.buckets[index].admit(now, rate, wanted);
+  return yields ? std::min<Clock::Duration>(wait, kAdjustEvery) : wait;
 }
 
 void Governor::foreground_latency(std::uint64_t device_id, Clock::Duration latency, std::uint64_t bytes) {

@@ -31,8 +31,8 @@ class Governor {
   Governor(const Clock& clock, const Limits& limits);
   ~Governor();
 
-  // How long `bytes` of this class on this device (st_dev) must wait now; zero: go, the bytes are taken from the
-  // bucket.
+  // How long `bytes` of this class on this device (st_dev) must wait now before it asks again; zero: go, the bytes are
+  // taken from the bucket. The wait suffices, but for a class that is giving way to the foreground.
   [[nodiscard]] Clock::Duration admit(std::uint64_t device, Priority priority, std::uint64_t bytes);
   void foreground_latency(std::uint64_t device, Clock::Duration latency, std::uint64_t bytes);
   void add_signal(std::shared_ptr<LatencySignal> signal);

@@ -122,6 +122,22 @@ TEST_F(GovernorTest, WithoutForegroundReadsNobodyIsLate) {
   EXPECT_GE(run(governor, Priority::fill, kMiB / 4, seconds(1)), 95 * kMiB);
 }
 
+TEST_F(GovernorTest, FillAfterADeepForegroundQueueIsFastAgainSoonAfterIt) {
+  Governor governor(clock_, {});
+  for (int i = 0; i < 500; ++i) {  // a cold load: latency grows as the queue does
+    governor.foreground_latency(kDevice, milliseconds(1 + std::min(i, 20)), 4 * kMiB);
+    clock_.advance(milliseconds(2));
+  }
+  std::uint64_t bytes = 0;
+  const Clock::TimePoint end = clock_.now() + seconds(2);
+  while (clock_.now() < end) {  // the filler's way: it waits as long as it is told, and its speed was never measured
+    const Clock::Duration wait = governor.admit(kDevice, Priority::fill, 4 * kMiB);
+    if (wait == Clock::Duration::zero()) bytes += 4 * kMiB;
+    clock_.advance(std::max<Clock::Duration>(wait, milliseconds(4)));
+  }
+  EXPECT_GE(bytes, 256 * kMiB);
+}
+
 TEST_F(GovernorTest, LatenciesOfDifferentSizesAreNotCompared) {
   Governor governor(clock_, {.fill = 100 * kMiB});
   std::uint64_t bytes = 0;

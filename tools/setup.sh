@@ -52,12 +52,9 @@ interpreter=$(for candidate in /usr/bin/python3 python3 python3.13 python3.12 py
 done) || { echo "setup: no Python of version 3.11 or newer was found" >&2; exit 1; }
 
 stamp=.venv/.stamp-$(basename "$requirements" .txt)
-wanted=$(cat "$requirements" python/pyproject.toml 2>/dev/null | sha256sum)
+wanted=$(sha256sum "$requirements")
 if [[ -x .venv/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]]; then exit 0; fi
 [[ -x .venv/bin/python ]] || "$interpreter" -m venv .venv
 echo "setup: installing $requirements into .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
-# The package is imported from the source tree; the extension module is built into it.
-site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-echo "$PWD/python" > "$site/infercluster.pth"
 echo "$wanted" > "$stamp"

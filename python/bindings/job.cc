@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs and streams. Every call that may wait gives up the GIL. Nothing here looks at signals: waits are short, and
+// Python looks between them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "infercluster/infercluster.h"
+#include "memory.h"
+#include "repository.h"
+#include "safetensors/dtype.h"
+
+namespace nb = nanobind;
+
+namespace infercluster::python {
+namespace {
+
+std::chrono::nanoseconds in_nanoseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+// A job or stream that several Python threads may use, and one may close meanwhile: it ends when the last call on it
+// has returned. In a forked child, where its threads do not exist, it is left alone.
+template <typename T>
+class Running {
+ public:
+  explicit Running(std::unique_ptr<T> running) : running_(std::move(running)) {}
+  Running(Running&&) noexcept = default;
+  Running& operator=(Running&&) = delete;
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { close(); }
+
+  // The caller holds the GIL, which guards running_.
+  [[nodiscard]] std::shared_ptr<T> get() const {
+    if (running_ == nullptr) raise(Error(ErrorCode::invalid_argument, "is closed"));
+    if (getpid() != owner_) {
+      raise(Error(ErrorCode::unsupported, "this process was forked from the one that started the load")
+                .with_hint("Load in the process that uses the tensors, or start processes by spawn instead of fork"));
+    }
+    return running_;
+  }
+
+  // Cancels, and waits until no read is in flight.
+  void close() {
+    std::shared_ptr<T> running = std::move(running_);
+    if (running == nullptr) return;
+    if (getpid() != owner_) {
+      new std::shared_ptr<T>(std::move(running));  // NOLINT: leaked on purpose
+      return;
+    }
+    without_gil([&] { running.reset(); });
+  }
+
+ private:
+  std::shared_ptr<T> running_;
+  pid_t owner_ = getpid();
+};
+
+using Job = Running<load::Job>;
+using Stream = Running<load::Stream>;
+
+// name, dtype, shape, memory (None: it went into memory of the caller)
+nb::tuple tensor_tuple(load::LoadedTensor&& tensor) {
+  const std::string_view dtype = safetensors::name_of(tensor.dtype);
+  nb::object memory = nb::none();
+  if (tensor.owner != nullptr) memory = nb::cast(Memory{std::move(tensor.owner), tensor.data, tensor.bytes});
+  return nb::make_tuple(nb::str(tensor.name.c_str(), tensor.name.size()), nb::str(dtype.data(), dtype.size()),
+                        nb::tuple(nb::cast(tensor.shape)), memory);
+}
+
+nb::tuple finish(const Job& self) {
+  const auto job = self.get();
+  load::Loaded loaded = unwrap(without_gil([&] { return job->finish(); }));
+  nb::list tensors;
+  for (load::LoadedTensor& tensor : loaded.tensors) tensors.append(tensor_tuple(std::move(tensor)));
+  nb::dict metadata;
+  for (const auto& [key, value] : loaded.metadata) metadata[nb::str(key.c_str(), key.size())] = value;
+  return nb::make_tuple(tensors, metadata, report_dict(loaded.report));
+}
+
+// A tensor's tuple; None: none came in time; False: the stream has ended.
+nb::object next(const Stream& self, double seconds) {
+  const auto stream = self.get();
+  load::Stream::Next found = unwrap(without_gil([&] { return stream->next(in_nanoseconds(seconds)); }));
+  switch (found.state) {
+    case load::Stream::State::waiting:
+      return nb::none();
+    case load::Stream::State::ended:
+      return nb::bool_(false);
+    case load::Stream::State::tensor:
+      break;
+  }
+  return tensor_tuple(std::move(*found.tensor));
+}
+
+template <typename T>
+std::pair<std::uint64_t, std::uint64_t> progress(const Running<T>& self) {
+  const load::Progress progress = self.get()->progress();
+  return {progress.bytes_done, progress.bytes_total};
+}
+
+void set_verify(load::Options& options, const std::string& name) {
+  if (name == "auto") {
+    options.verify = load::Verify::automatic;
+  } else if (name == "always") {
+    options.verify = load::Verify::always;
+  } else if (name == "never") {
+    options.verify = load::Verify::never;
+  } else {
+    raise(Error(ErrorCode::invalid_argument, "verify is \"" + name + "\"; expected \"auto\", \"always\" or \"never\""));
+  }
+}
+
+void add_slice(load::Options& options, std::string pattern,
+               const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+  load::SliceRule rule{.pattern = std::move(pattern), .ranges = {}, .shard = std::nullopt};
+  for (const auto& [begin, end] : ranges) rule.ranges.push_back({begin, end});
+  options.slices.push_back(std::move(rule));
+}
+
+void add_shard(load::Options& options, std::string pattern, std::uint32_t dimension, std::uint32_t rank,
+               std::uint32_t world) {
+  options.slices.push_back({.pattern = std::move(pattern), .ranges = {}, .shard = load::Shard{dimension, rank, world}});
+}
+
+void add_into(load::Options& options, std::string name, std::uintptr_t address, std::uint64_t bytes) {
+  options.into.push_back(
+      {.name = std::move(name),
+       .destination = {.kind = memory::Kind::host, .device = -1, .address = address, .bytes = bytes}});
+}
+
+void bind_options(nb::module_& module) {
+  nb::class_<load::Options>(module, "Options")
+      .def_rw("names", &load::Options::names)
+      .def_rw("memory", &load::Options::memory)
+      .def("set_verify", &set_verify)
+      .def("add_slice", &add_slice, nb::arg("pattern"), nb::arg("ranges"))
+      .def("add_shard", &add_shard, nb::arg("pattern"), nb::arg("dimension"), nb::arg("rank"), nb::arg("world"))
+      .def("add_into", &add_into, nb::arg("name"), nb::arg("address"), nb::arg("bytes"));
+  module.def("options_from_environment", [] { return unwrap(options_from_environment()); });
+}
+
+}  // namespace
+
+void bind_job(nb::module_& module) {
+  bind_options(module);
+  nb::class_<Job>(module, "Job")
+      .def("wait",
+           [](const Job& self, double seconds) {
+             const auto job = self.get();
+             return without_gil([&] { return job->wait_for(in_nanoseconds(seconds)); });
+           })
+      .def("wait_for_page_cache",
+           [](const Job& self, double seconds) {
+             const auto job = self.get();
+             return without_gil([&] { return job->wait_for_page_cache(in_nanoseconds(seconds)); });
+           })
+      .def("cancel", [](const Job& self) { self.get()->cancel(); })
+      .def("progress", &progress<load::Job>)
+      .def("finish", &finish)
+      .def("close", &Job::close);
+  nb::class_<Stream>(module, "Stream")
+      .def("next", &next)
+      .def("cancel", [](const Stream& self) { self.get()->cancel(); })
+      .def("progress", &progress<load::Stream>)
+      .def("report", [](const Stream& self) { return report_dict(self.get()->report()); })
+      .def("close", &Stream::close);
+  module.def("start_load", [](const Repository& repository, const load::Options& options) {
+    return Job(unwrap(without_gil([&] { return start_load(repository.inner, options); })));
+  });
+  module.def("start_stream", [](const Repository& repository, const load::Options& options) {
+    return Stream(unwrap(without_gil([&] { return start_stream(repository.inner, options); })));
+  });
+}
+
+}  // namespace infercluster::python

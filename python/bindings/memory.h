@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace infercluster::python {
+
+// Bytes of a tensor, as a writable Python buffer. Whoever holds a view of it keeps the memory.
+struct Memory {
+  std::shared_ptr<void> owner;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+}  // namespace infercluster::python

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load: all tensors of a source, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _core, _dtypes, _jobs, _options
+from ._types import Into, Names, Report, Slices, Source
+
+
+class Loaded(Mapping[str, Any]):
+    """
+    Tensors by name, in the order of files and offsets. A tensor object is made when it is first asked for; it shares
+    the loaded memory, keeps it alive by itself, and may be written to.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        tensors: list[_jobs.Tensor],
+        metadata: dict[str, str],
+        report: Report,
+        given: Mapping[str, Any],
+    ) -> None:
+        self._framework = framework
+        self._memory = {name: (dtype, shape, memory) for name, dtype, shape, memory in tensors}
+        self._objects: dict[str, Any] = {name: tensor for name, tensor in given.items() if name in self._memory}
+        self._metadata = metadata
+        self._report = report
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The free-form text of the first file that has any."""
+        return self._metadata
+
+    @property
+    def report(self) -> Report:
+        """What happened, and where the time went."""
+        return self._report
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._objects:
+            return self._objects[name]
+        dtype, shape, memory = self._memory[name]
+        tensor = _dtypes.over_memory(self._framework, dtype, shape, memory)
+        # Of two threads that ask at once, both get the same object.
+        tensor = self._objects.setdefault(name, tensor)
+        self._memory[name] = (dtype, shape, None)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._memory)
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._memory
+
+    def __repr__(self) -> str:
+        report = self._report
+        rate = f"{report['gib_per_s']:.2f} GiB/s"
+        return f"<infercluster.Loaded: {len(self)} tensors, {report['bytes']} bytes, {rate}, {report['backend']}>"
+
+
+def load(
+    src: Source,
+    *,
+    device: Any = "cpu",
+    into: Into | None = None,
+    names: Names | None = None,
+    slices: Slices | None = None,
+    framework: str | None = None,
+    verify: str = "auto",
+    revision: str | None = None,
+    memory: int | str | None = None,
+) -> Loaded:
+    """
+    Loads tensors at the speed of the storage.
+
+    Args:
+        src: a safetensors file, a directory with or without an index, a Hugging Face cache folder, or a repository id
+        that the cache has. device: where the tensors go; "cpu", or a device of torch, to which they are copied while
+        the rest is read. into: memory of the caller, by name: contiguous tensors of torch or numpy arrays of the
+        right dtype and shape, which are filled and returned. names: names or shell patterns of the tensors that are
+        wanted; all when left out. slices: by name or shell pattern the part that is wanted: a slice, a tuple of
+        slices for the leading dimensions, or a `Shard`. framework: "pt" or "np"; torch when it is installed, else
+        numpy, when left out. verify: "auto" checks where there are checksums (a seal), "always" demands them, "never"
+        leaves them. revision: of a repository in the Hugging Face cache.
+        memory: bytes that the load may use beyond the tensors (default 32 MiB), as a number or as "64MiB".
+
+    Raises:
+        FileNotFoundError, PermissionError, OSError: of the file named in the exception. KeyError: a tensor is not
+        there. ValueError: what was asked cannot be. SafetensorError: a file breaks the format. MemoryError: over the
+        budget, with the figure that is needed.
+    """
+    kind, place = _options.framework_and_device(framework, device)
+    repository = _options.open_repository(src, revision)
+    return load_opened(repository, kind, place, into=into, names=names, slices=slices, verify=verify, memory=memory)
+
+
+def load_opened(
+    repository: _core.Repository,
+    framework: str,
+    device: str,
+    *,
+    into: Into | None,
+    names: Names | None,
+    slices: Slices | None,
+    verify: str,
+    memory: int | str | None,
+) -> Loaded:
+    options = _options.build(repository, names=names, slices=slices, verify=verify, memory=memory)
+    given = dict(into or {})
+    if device != "cpu":
+        checked = _options.build(repository, names=names, slices=slices, verify=verify, memory=None)
+        _options.add_into(checked, repository, given, slices or {})
+        return _load_to_device(repository, options, device, given)
+    _options.add_into(options, repository, given, slices or {})
+    tensors, metadata, report = _jobs.run(repository, options)
+    for name, dtype, shape, loaded in tensors:
+        if name in given and loaded is not None:  # a tensor on a device: filled from the host
+            given[name].copy_(_dtypes.over_memory("pt", dtype, shape, loaded))
+    return Loaded(framework, tensors, metadata, report, given)
+
+
+def _load_to_device(repository: _core.Repository, options: _core.Options, device: str, given: dict[str, Any]) -> Loaded:
+    """Host memory holds a stream's window only; each tensor is copied to its device as it arrives."""
+    from ._stream import Stream
+
+    result: dict[str, Any] = {}
+    with Stream(repository, options, "pt", "cpu") as arriving:
+        for name, tensor in arriving:
+            result[name] = given[name].copy_(tensor) if name in given else tensor.to(device)
+    tensors: list[_jobs.Tensor] = [(name, "", (), None) for name in result]
+    return Loaded("pt", tensors, arriving.metadata, arriving.report, result)

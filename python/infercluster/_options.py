@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a caller asks in Python to the core's options."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from typing import Any
+
+from . import _core, _dtypes, _jobs
+from ._environment import disabled
+from ._types import Into, Names, Shard, Slice, Slices, Source
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def core_of(repository: _core.Repository | None = None) -> Any:
+    """The extension module, or what stands for it over the stock package: as `repository` was opened, or now."""
+    if disabled() if repository is None else not isinstance(repository, _core.Repository):
+        from . import _stock
+
+        return _stock
+    return _core
+
+
+def open_repository(src: Source, revision: str | None) -> _core.Repository:
+    repository: _core.Repository = core_of().open(os.fsencode(src), revision or "")
+    return repository
+
+
+def byte_count(memory: int | str) -> int:
+    """From bytes, or text such as "512MiB" or "1.5 GiB" (K, M, G and T are powers of two with an i, of ten without)."""
+    if isinstance(memory, str):
+        found = _SIZE.fullmatch(memory)
+        if not found:
+            raise ValueError(f'memory is "{memory}"; expected bytes, or a size such as "512MiB"')
+        number, prefix, binary = found.groups()
+        unit: int = (1024 if binary else 1000) ** (" kmgt".index(prefix.lower()) if prefix else 0)
+        return int(float(number) * unit)
+    number_of_bytes = operator.index(memory)
+    if not 0 <= number_of_bytes < 1 << 63:
+        raise ValueError(f"memory is {number_of_bytes} bytes; expected a positive number, or None for the default")
+    return number_of_bytes
+
+
+def _is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*?[\\")
+
+
+def _bounds(part: slice, size: int) -> tuple[int, int]:
+    if part.step not in (None, 1):
+        raise ValueError(f"{part} has a step; load the range and index the tensor")
+    begin, end, _ = part.indices(size)
+    return begin, max(begin, end)
+
+
+def _resolve(pattern: str, parts: tuple[slice, ...], name: str, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    if len(parts) > len(shape):
+        raise ValueError(f'slices["{pattern}"] has {len(parts)} dimensions, and tensor "{name}" has {len(shape)}')
+    return [_bounds(part, size) for part, size in zip(parts, shape, strict=False)]
+
+
+def _add_slices(options: _core.Options, repository: _core.Repository, pattern: str, asked: Slice) -> None:
+    if isinstance(asked, Shard):
+        options.add_shard(pattern, asked.dim, asked.rank, asked.world)
+        return
+    parts = asked if isinstance(asked, tuple) else (asked,)
+    if not all(isinstance(part, slice) for part in parts):
+        raise TypeError(
+            f'slices["{pattern}"]: expected a slice, a tuple of slices, or infercluster.Shard(dim, rank, world)'
+        )
+    # Bounds may be open or count from the end: they depend on each tensor's shape.
+    names = repository.names() if _is_pattern(pattern) else [pattern]
+    matched = [name for name in names if name == pattern or _core.matches(pattern, name)]
+    for name in matched:
+        info = repository.find(name)
+        if info is None:
+            options.add_slice(pattern, [])  # the core refuses it, and names what there is
+        else:
+            options.add_slice(_jobs.exact(name), _resolve(pattern, parts, name, info[1]))
+    if not matched:
+        options.add_slice(pattern, [])
+
+
+def _sliced_shape(shape: tuple[int, ...], asked: Slice) -> tuple[int, ...]:
+    if isinstance(asked, Shard):
+        if asked.dim >= len(shape):
+            return shape
+        size = shape[asked.dim]
+        piece = -(-size // asked.world)
+        begin = min(size, piece * asked.rank)
+        return (*shape[: asked.dim], min(piece, size - begin), *shape[asked.dim + 1 :])
+    parts = asked if isinstance(asked, tuple) else (asked,)
+    bounds = [_bounds(part, size) for part, size in zip(parts, shape, strict=False)]
+    return (*(end - begin for begin, end in bounds), *shape[len(bounds) :])
+
+
+def add_into(options: _core.Options, repository: _core.Repository, into: Into, slices: Slices) -> None:
+    """Checks every tensor of the caller; those on the host are filled by the core."""
+    for name, tensor in into.items():
+        info = repository.find(name)
+        if info is None:
+            options.add_into(name, 0, 0)  # the core refuses it, by name
+            continue
+        dtype, shape, _, _ = info
+        for pattern, asked in slices.items():
+            if name == pattern or _core.matches(pattern, name):
+                shape = _sliced_shape(shape, asked)
+                break
+        address, size = _dtypes.destination(name, dtype, shape, tensor)
+        if not (_dtypes.is_torch(tensor) and tensor.device.type != "cpu"):
+            options.add_into(name, address, size)
+
+
+def build(
+    repository: _core.Repository,
+    *,
+    names: Names | None,
+    slices: Slices | None,
+    verify: str | None,
+    memory: int | str | None,
+) -> _core.Options:
+    """`verify` "auto" and `memory` None leave what the environment says."""
+    options: _core.Options = core_of(repository).options_from_environment()
+    if names is not None:
+        wanted = [names] if isinstance(names, str) else list(names)
+        if not wanted:
+            raise ValueError("names is empty; leave it out to load every tensor")
+        # A tensor may be called what looks like a pattern.
+        options.names = [_jobs.exact(name) if repository.find(name) else name for name in wanted]
+    if verify is not None and verify != "auto":
+        options.set_verify(verify)
+    if memory is not None:
+        options.memory = byte_count(memory)
+    for pattern, asked in (slices or {}).items():
+        _add_slices(options, repository, pattern, asked)
+    return options
+
+
+def framework_and_device(framework: str | None, device: Any) -> tuple[str, str]:
+    """ "pt" or "np", and "cpu" or a device as torch's `.to()` takes it."""
+    kind = _dtypes.choose_framework(framework)
+    place = f"cuda:{device}" if isinstance(device, int) else "cpu" if device is None else str(device)
+    if place.startswith("cpu"):
+        return kind, "cpu"
+    if kind != "pt":
+        raise ValueError(
+            f'device is "{place}"; numpy arrays are on the host, and only framework="pt" has other devices'
+        )
+    return kind, place

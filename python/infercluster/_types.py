@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What loads are asked and what they report, as types."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypedDict, Union
+
+Source = Union[str, "os.PathLike[str]"]
+Framework = Literal["pt", "torch", "np", "numpy"]
+Verify = Literal["auto", "always", "never"]
+
+
+class FileReport(TypedDict):
+    path: str
+    bytes: int  # wanted of this file
+    mode: str  # "direct", "buffered", "resident", or "none" when nothing of it was read
+    reason: str
+    verification: str  # "seal", "sha256", or "unverified: WHY"
+
+
+class Waited(TypedDict):
+    """Seconds that the load waited, by cause."""
+
+    storage: float
+    memory: float
+    verify: float
+    other: float
+
+
+class Report(TypedDict):
+    """What happened in a load, and where its time went."""
+
+    bytes: int
+    tensors: int
+    seconds: float
+    gib_per_s: float
+    backend: str
+    backend_reason: str
+    peak_host_bytes: int
+    working_bytes: int
+    files: list[FileReport]
+    waited: Waited
+    moved_bytes: int
+    bytes_read: int
+    requests: int
+    retries: int
+    page_cache_fill_bytes: int
+    donated_blocks: int
+    notices: list[str]
+
+
+class TensorInfo(NamedTuple):
+    dtype: str  # the format's name, such as "BF16"
+    shape: tuple[int, ...]  # elements; of F4, the tensor object's last dimension is half as long
+    nbytes: int
+    file: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of a dimension: pieces of ceil(n / world), as torch.chunk cuts; the last ranks may get fewer or
+    none."""
+
+    dim: int
+    rank: int
+    world: int
+
+    def __post_init__(self) -> None:
+        if self.world < 1 or not 0 <= self.rank < self.world:
+            raise ValueError(f"rank {self.rank} is not one of {self.world} ranks")
+        if self.dim < 0:
+            raise ValueError(f"dim is {self.dim}; expected 0 or more")
+
+
+Slice = slice | tuple[slice, ...] | Shard
+Slices = Mapping[str, Slice]
+Names = str | Sequence[str]
+Into = Mapping[str, Any]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seed corpora of the fuzzers: fuzz/corpus/header and fuzz/corpus/index. They are committed; run it after a change here."""
+"""Writes the seed corpora of the fuzzers: fuzz/corpus/header, index and seal. They are committed; run it after a change here."""
 
 import pathlib
 import shutil
+import struct
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 
@@ -53,12 +54,39 @@ INDEXES = {
 }
 
 
+def crc32c(data: bytes, previous: int = 0) -> int:
+    state = previous ^ 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = (state >> 1) ^ (0x82F63B78 if state & 1 else 0)
+    return state ^ 0xFFFFFFFF
+
+
+def seal(content: bytes, version: int = 1, size: int | None = None) -> bytes:
+    """A seal as src/load/seal.h describes it; `size` and `version` may lie."""
+    blocks = [content[at:at + 65536] for at in range(0, len(content), 65536)]
+    head = b"ICSEAL\r\n" + struct.pack("<IIQQII", version, 65536, len(content) if size is None else size, len(blocks), crc32c(content), 0)
+    table = b"".join(struct.pack("<I", crc32c(block)) for block in blocks)
+    return head + struct.pack("<I", crc32c(table, crc32c(head))) + table
+
+
+SEALS = {
+    "empty": seal(b""),
+    "short": seal(b"123456789"),
+    "one_block": seal(b"a" * 65536),
+    "two_blocks": seal(b"ab" * 40000),
+    "newer": seal(b"123456789", version=2),
+    "wrong_size": seal(b"123456789", size=2**64 - 1),
+}
+
+
 def main() -> None:
-    for folder, seeds in (("header", HEADERS), ("index", INDEXES)):
+    for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():
-            (CORPUS / folder / name).write_bytes(text.encode())
+            (CORPUS / folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 if __name__ == "__main__":

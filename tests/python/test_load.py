@@ -384,3 +384,17 @@ def test_the_log_goes_to_logging(repository: pathlib.Path, caplog: pytest.LogCap
     with caplog.at_level(logging.DEBUG, logger="infercluster"):
         loaded = infercluster.load(repository)
     assert any("total_size" in notice for notice in loaded.report["notices"])
+
+
+def test_another_device_gets_each_tensor_as_it_arrives(repository: pathlib.Path, backend: str) -> None:
+    """torch's device without memory stands for one of a GPU: what counts is the way there."""
+    destination = torch.empty(333, dtype=torch.bfloat16, device="meta")
+    loaded = infercluster.load(repository, device="meta", into={"layers.0.bias": destination}, memory="64MiB")
+    assert len(loaded) == 15 and all(tensor.device.type == "meta" for tensor in loaded.values())
+    assert loaded["layers.0.bias"] is destination and loaded["layers.1.weight"].shape == (1024, 2048)
+    assert loaded.report["tensors"] == 15 and loaded.metadata["shard"] == "0"
+    with pytest.raises(ValueError, match="shape"):
+        infercluster.load(repository, device="meta", into={"layers.0.weight": destination.to(torch.float32)})
+    with infercluster.open(repository, device="meta") as handle:
+        assert handle["layers.0.odd"].device.type == "meta"
+    assert all(tensor.device.type == "meta" for _, tensor in infercluster.stream(repository, device="meta"))

@@ -232,3 +232,67 @@ def test_disable_takes_the_stock_package(repository: pathlib.Path, python: objec
     out = python(DISABLED, repository, INFERCLUSTER_DISABLE="1").stdout.split()  # type: ignore[operator]
     loaded = infercluster.load(repository, framework="np")
     assert out == [loaded["layers.1.odd"][1:3].tobytes().hex(), loaded["layers.0.bias"].tobytes().hex()]
+
+
+def test_a_child_of_a_process_that_only_imported_may_load(repository: pathlib.Path, python: object) -> None:
+    program = """
+import os, sys
+import infercluster, infercluster.safetensors.numpy
+child = os.fork()
+if child == 0:
+    assert len(infercluster.load(sys.argv[1], framework="np")) == 15
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert len(infercluster.load(sys.argv[1], framework="np")) == 15
+"""
+    python(program, repository)  # type: ignore[operator]
+
+
+REFUSED = """
+import ctypes, logging, struct, sys
+import infercluster
+
+# A seccomp filter: io_uring_setup gives EPERM, as under a container's default profile.
+instructions = [(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in instructions))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(instructions), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+
+logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+for _ in range(3):
+    loaded = infercluster.load(sys.argv[1], framework="np")
+print(loaded.report["backend"], len(loaded), bool(loaded.report["backend_reason"]))
+"""
+
+
+def test_io_uring_refused_is_one_warning_through_logging(repository: pathlib.Path, python: object) -> None:
+    done = python(REFUSED, repository, INFERCLUSTER_BACKEND="auto")  # type: ignore[operator]
+    assert done.stdout == "threads 15 True\n"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("infercluster WARNING ") and "io_uring" in lines[0], done.stderr
+
+
+PEAK = """
+import sys
+import numpy
+import infercluster
+def high_water():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
+infercluster.load(sys.argv[2], framework="np")
+before = high_water()
+loaded = infercluster.load(sys.argv[1], framework="np")
+print(high_water() - before - loaded.report["bytes"])
+"""
+
+
+def test_four_processes_hold_the_tensors_and_little_more(
+    tmp_path: pathlib.Path, repository: pathlib.Path, backend: str
+) -> None:
+    path = tmp_path / "f"
+    write_file(path, {f"t{i}": ("U8", [32 << 20], bytes(32 << 20)) for i in range(8)})
+    command = [sys.executable, "-c", PEAK, str(path), str(repository)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in processes:
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0 and int(out) < 64 << 20

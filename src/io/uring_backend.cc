@@ -18,7 +18,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "os/limits.h"
+#include "io/resident_limit.h"
 
 namespace infercluster::io {
 namespace {
@@ -101,7 +101,7 @@ class UringBackend final : public Backend {
   UringBackend(const io_uring& ring, Fd wake_fd, unsigned depth)
       : ring_(ring),
         wake_fd_(std::move(wake_fd)),
-        resident_limit_(std::max(1u, os::usable_processors())),
+        resident_limit_(resident_copies_max()),
         slots_(depth),
         deferred_(depth) {
     free_.reserve(depth);
@@ -133,7 +133,7 @@ class UringBackend final : public Backend {
 
   io_uring ring_;
   Fd wake_fd_;
-  unsigned resident_limit_;  // page-cache copies at once: more than processors only disturb each other
+  unsigned resident_limit_;
   unsigned resident_running_ = 0;
   std::vector<Slot> slots_;
   std::vector<unsigned> free_;

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -206,3 +207,15 @@ def test_colours_only_on_a_terminal_and_not_with_no_color(program):
     assert b"\x1b[" in doctor_on_terminal("")
     assert b"\x1b[" not in doctor_on_terminal("1")
     assert "\x1b[" not in program.run("doctor").stdout
+
+
+def test_l14_memory_is_as_small_as_the_work_and_a_budget_that_cannot_do_is_refused_with_the_figure(program, model):
+    assert program.run("load", model, "--memory", "-1").returncode == 2
+    assert "at least" in program.error("load", model, "--memory", "0")["text"]
+    error = program.error("load", model, "--memory", "1")
+    assert error["code"] == "too large"
+    enough = int(re.search(r"\((\d+) bytes\)", error["text"]).group(1))
+    assert program.json("load", model, "--memory", enough)["working_bytes"] <= enough
+    assert program.run("load", model, "--memory", enough - 1).returncode == 1
+    wide = program.json("load", model, "--memory", "2GiB")
+    assert wide["peak_host_bytes"] < MODEL_BYTES + 16 * 2**20

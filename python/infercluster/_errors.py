@@ -38,12 +38,13 @@ def _os_error(number: int, text: str, path: str) -> OSError:
     return OSError(number, text, path) if path else OSError(number, text)
 
 
+# The core's codes, by its names for them, and the errno that says the same where no system call has failed.
 _NUMBERS = {
-    "not_found": _errno.ENOENT,
-    "permission": _errno.EACCES,
+    "not found": _errno.ENOENT,
+    "permission denied": _errno.EACCES,
     "changed": _errno.ESTALE,
-    "io": _errno.EIO,
-    "timed_out": _errno.ETIMEDOUT,
+    "I/O error": _errno.EIO,
+    "timed out": _errno.ETIMEDOUT,
     "cancelled": _errno.ECANCELED,
 }
 
@@ -52,19 +53,18 @@ def exception(
     code: str, number: int, message: str, path: str, offset: int | None, tensor: str, hint: str, kind: str
 ) -> BaseException:
     """The exception for an error of the core. Called by the extension module; the parts stay readable as attributes."""
-    code = code.replace(" ", "_")
     text = _sentence(message, path, offset, tensor, hint)
     result: BaseException
-    if code == "not_found" and (tensor or not (path or number)):
+    if code == "not found" and (tensor or not (path or number)):
         result = TensorNotFoundError(text)
     elif code in _NUMBERS:
         # OSError prints the path itself, behind the message.
         result = _os_error(number or _NUMBERS[code], _sentence(message, "", offset, tensor, hint), path)
     elif code == "corrupt":
         result = SafetensorError(text)
-    elif code in ("too_large", "out_of_memory"):
+    elif code in ("too large", "out of memory"):
         result = MemoryError(text)
-    elif code == "invalid_argument":
+    elif code == "invalid argument":
         result = ValueError(text)
     else:
         result = RuntimeError(text)

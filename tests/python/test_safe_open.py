@@ -108,6 +108,68 @@ def test_a_file_that_is_replaced_keeps_its_old_bytes(tmp_path: pathlib.Path) -> 
     assert infercluster.safetensors.numpy.load_file(path)["t"].all()
 
 
+def test_a_file_that_is_removed_can_still_be_read(
+    large: tuple[pathlib.Path, numpy.ndarray], tmp_path: pathlib.Path
+) -> None:
+    path, expected = large
+    copy = tmp_path / "copy"
+    os.link(path, copy)
+    with safe_open(copy, "np") as handle:
+        copy.unlink()
+        assert bytes_of(handle.get_tensor("t[0]*")) == expected.tobytes()
+        assert bytes_of(handle.get_tensors()["t[0]*"]) == expected.tobytes()
+        assert bytes_of(handle.get_slice("t[0]*")[:, 1:1000]) == expected[:, 1:1000].tobytes()
+
+
+def test_a_forked_child_reads_large_tensors(large: tuple[pathlib.Path, numpy.ndarray], python: object) -> None:
+    program = """
+import os, sys
+import infercluster.safetensors.numpy as ours
+expected = ours.load_file(sys.argv[1])["t[0]*"]
+with ours.safe_open(sys.argv[1], "np") as handle:
+    part = handle.get_slice("t[0]*")
+    child = os.fork()
+    if child == 0:
+        good = (ours.load_file(sys.argv[1])["t[0]*"] == expected).all() and (part[:, 3:1000] == expected[:, 3:1000]).all()
+        os._exit(0 if good else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    python(program, large[0])  # type: ignore[operator]
+
+
+def test_what_is_read_is_verified_when_that_is_asked_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infercluster import _core
+
+    path = tmp_path / "f"
+    infercluster.safetensors.numpy.save_file({"a": numpy.zeros((400, 400)), "b": numpy.ones((400, 400))}, path)
+    monkeypatch.setenv("INFERCLUSTER_VERIFY", "always")
+    with safe_open(path, "np") as handle, pytest.raises(Exception, match="seal"):
+        handle.get_tensor("a")
+    _core.seal(os.fsencode(path))
+    with safe_open(path, "np") as handle:
+        assert handle.get_tensor("b").all() and handle.get_slice("b")[:, 3:5].all() and handle.get_tensors()["b"].all()
+    times = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\1")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with safe_open(path, "np") as handle:
+        assert not handle.get_tensor("a").any()
+        for read in (
+            handle.get_tensors,
+            lambda: handle.get_tensor("b"),
+            lambda: handle.get_slice("b")[390:],
+            lambda: handle.get_slice("b")[:, 399],
+        ):
+            with pytest.raises(safetensors.SafetensorError, match='"b"'):
+                read()
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match="verified|No such file|changed"):
+            handle.get_slice("a")[1]
+
+
 def test_a_file_that_is_cut_is_an_error_not_a_signal(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "f"
     infercluster.safetensors.numpy.save_file({"t": numpy.ones(1000, dtype=numpy.int32)}, path)

@@ -59,7 +59,8 @@ class Source:
             where = "" if self.filename in str(error) else f"{self.filename}: "
             raise SafetensorError(f"Error while deserializing header: {where}{error}") from None
         # What the engine reads is verified when that is asked for; plain reads are not.
-        self._engine_bytes = 1 if os.environ.get("INFERCLUSTER_VERIFY") == "always" else _ENGINE_BYTES
+        self._verify = os.environ.get("INFERCLUSTER_VERIFY") == "always"
+        self._engine_bytes = 1 if self._verify else _ENGINE_BYTES
         self._lock = threading.Lock()
         self._repository: Any = None  # guarded by _lock; False: the engine would open another file
 
@@ -88,22 +89,36 @@ class Source:
             self.file.read_into(address, end - begin, begin)
         return tensor
 
+    def _on_engine(self, run: Callable[[Any], Any]) -> Any:
+        """None: plain reads of the open file must do, as its path leads elsewhere by now, or this process was forked."""
+        try:
+            repository = self.repository()
+            if repository:
+                return run(repository)
+        except (OSError, RuntimeError) as error:
+            number = getattr(error, "errno", None)
+            # An unlink changes the ctime, and nothing else.
+            replaced = number in (errno.ENOENT, errno.ESTALE) and self.file.identity[:4] == self.identity[:4]
+            if self._verify or not (replaced or getattr(error, "code", "") == "unsupported"):
+                raise
+        if self._verify:
+            raise OSError(errno.ESTALE, "the file was replaced, so that it cannot be verified any more", self.filename)
+        return None
+
     def _by_engine(self, name: str, box: Box | None) -> Any:
         from .._jobs import load_one
 
-        repository = self.repository()
-        return load_one(repository, name, box) if repository else None
+        return self._on_engine(lambda repository: load_one(repository, name, box))
 
     def read_all(self, framework: str) -> dict[str, Any]:
         names = self.header.names()
         infos = [self.info(name) for name in names]
-        if sum(end - begin for _, _, begin, end in infos) >= self._engine_bytes and (repository := self.repository()):
+        if sum(end - begin for _, _, begin, end in infos) >= self._engine_bytes:
             from .._jobs import load_whole
 
-            return {
-                name: _dtypes.over_memory(framework, dtype, shape, memory)
-                for name, dtype, shape, memory in load_whole(repository)
-            }
+            loaded = self._on_engine(load_whole)
+            if loaded is not None:
+                return {one[0]: _dtypes.over_memory(framework, *one[1:]) for one in loaded}
         return {name: self.read(framework, name) for name in names}
 
     def read_box(self, framework: str, name: str, box: Box) -> Any:

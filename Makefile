@@ -20,7 +20,6 @@ build: setup ## the program (build/release/bin/infercluster) and the Python pack
 	@tools/build.sh release
 
 demo: build ## real weights: loaded, verified, compared and timed
-	@tools/setup.sh bench
 	@$(PYTHON) bench/demo.py
 
 test: setup ## every test of this machine; the last line is "N passed, M failed, K skipped"

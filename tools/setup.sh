@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: tools/setup.sh build|bench|fuzz|lint
 # Installs what a group of make targets needs: Debian packages where one is missing (as root), and .venv with the packages
-# of python/requirements-*.txt. Does nothing, in well under a second, when all is there.
+# of python/requirements-dev.txt or bench/requirements.txt. Does nothing, in well under a second, when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,17 +44,24 @@ fi
 
 # The newest file that decides what .venv holds is part of the stamp, so that a change of the list is noticed.
 requirements=python/requirements-dev.txt
-[[ $1 == bench && -e python/requirements-bench.txt ]] && requirements=python/requirements-bench.txt
-[[ $1 == build || $requirements != python/requirements-dev.txt ]] || exit 0
+[[ $1 == bench ]] && requirements=bench/requirements.txt
+[[ $1 == build || $1 == bench ]] || exit 0
 
 interpreter=$(for candidate in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
   "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$candidate" && break
 done) || { echo "setup: no Python of version 3.11 or newer was found" >&2; exit 1; }
 
-stamp=.venv/.stamp-$(basename "$requirements" .txt)
+stamp=.venv/.stamp-${requirements//\//-}
 wanted=$(sha256sum "$requirements")
 if [[ -x .venv/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]]; then exit 0; fi
 [[ -x .venv/bin/python ]] || "$interpreter" -m venv .venv
 echo "setup: installing $requirements into .venv"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+if [[ $1 == bench ]]; then
+  grep -v '^#' "$requirements" | while read -r peer; do
+    "${install[@]}" -c python/requirements-dev.txt "$peer" || echo "setup: the peer $peer cannot be installed; the bench leaves it out" >&2
+  done
+else
+  "${install[@]}" -r "$requirements"
+fi
 echo "$wanted" > "$stamp"

@@ -34,6 +34,7 @@ LIMIT_CANDIDATES = {
         f"--prefault ahead --helpers 1 --step {4 * _MIB} --block {4 * _MIB} --depth 16",
         f"--prefault ahead --helpers 2 --step {4 * _MIB} --block {8 * _MIB} --depth 8",
         f"--prefault ahead --helpers 1 --step {4 * _MIB} --block {_MIB} --depth 32",
+        f"--prefault ahead --helpers 1 --step {2 * _MIB} --block {2 * _MIB} --depth 16 --window {256 * _MIB}",
         f"--prefault first --helpers 2 --step {4 * _MIB} --block {4 * _MIB} --depth 16",
         f"--prefault none --threads 2 --block {4 * _MIB} --depth 16",
     ],

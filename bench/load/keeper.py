@@ -13,8 +13,8 @@ import pathlib
 import threading
 
 _CHUNK = 128 << 20
-_AHEAD = 512 << 20
-_POLL_S = 0.01
+_AHEAD = 1 << 30
+_POLL_S = 0.005
 _MARGIN = 2 << 30  # stays free: neither the page cache nor anyone else is pushed out
 _POPULATE_WRITE = 23
 

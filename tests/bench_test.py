@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench itself: that it controls the page cache, notices wrong bytes and missing contestants, and runs from end to end."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+from load import data, harness, page_cache, tables  # noqa: E402
+from load.keeper import Keeper  # noqa: E402
+
+
+@pytest.fixture
+def on_disk(tmp_path_factory):
+    """A file of 8 MiB in the build folder: a temporary folder may be a tmpfs, which is never out of memory."""
+    path = ROOT / "build" / f"page-cache-{os.getpid()}"
+    path.write_bytes(os.urandom(8 << 20))
+    yield str(path)
+    path.unlink()
+
+
+def test_what_is_dropped_is_not_resident_and_what_is_filled_is(on_disk):
+    assert page_cache.drop([on_disk]) == 0.0
+    assert page_cache.residency([on_disk]) == 0.0
+    assert page_cache.fill([on_disk]) == 1.0
+    assert page_cache.residency([on_disk]) == 1.0
+
+
+def test_residency_without_cachestat_agrees(on_disk, monkeypatch):
+    monkeypatch.setattr(page_cache, "_cachestat", lambda descriptor: None)
+    page_cache.drop([on_disk])
+    assert page_cache.residency([on_disk]) <= harness.COLD_AT_MOST
+    with open(on_disk, "rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass
+    assert page_cache.residency([on_disk]) >= harness.WARM_AT_LEAST
+
+
+def bench_of(names: list[str]) -> harness.Bench:
+    return harness.Bench(data.Repository("none", pathlib.Path("/nonexistent")), "cold", names, Keeper(0), seed=1)
+
+
+def test_a_contestant_whose_bytes_differ_is_named():
+    bench = bench_of(["infercluster-uring", "safetensors-pread", "fastsafetensors"])
+    for name, checksum in (("infercluster-uring", "a"), ("safetensors-pread", "a"), ("fastsafetensors", "b")):
+        bench.runs[name].append(harness.Run(1.0, 1, 1.0, checksum))
+    assert bench.disagreements() == ["fastsafetensors"]
+
+
+def test_a_peer_may_be_missing_and_we_may_not():
+    bench = bench_of(["infercluster-uring", "fastsafetensors", "limit"])
+    for name in bench.contestants:
+        bench.invalid[name].append("not installed")
+    assert bench.failures() == ["infercluster-uring: not installed", "limit: not installed"]
+
+
+def test_records_hold_medians_spread_and_ratios():
+    bench = bench_of(["limit", "infercluster-uring", tables.LOAD_FILE])
+    for name, seconds in (("limit", (1.0, 3.0, 2.0)), ("infercluster-uring", (4.0, 4.0, 5.0)), (tables.LOAD_FILE, (8.0, 8.0, 8.0))):
+        bench.runs[name] = [harness.Run(one, 1, None if name == "limit" else 1.0) for one in seconds]
+    limit, ours, stock = tables.records(bench, {"commit": "c"})
+    assert limit["load_s"] == {"median": 2.0, "min": 1.0, "max": 3.0, "iqr": 1.0, "runs": [1.0, 3.0, 2.0]}
+    assert (ours["of_limit"], ours["of_load_file"], ours["checksum_of_load_file"]) == (0.5, 2.0, 9.0 / 5.0)
+    assert limit["load_checksum_s"] is None and stock["commit"] == "c"
+
+
+def test_a_run_that_did_not_happen_is_an_error_and_not_a_figure(tmp_path):
+    with pytest.raises(harness.InvalidRun, match="exit status 3"):
+        harness.execute([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ), Keeper(0))
+    with pytest.raises(harness.InvalidRun, match="no JSON"):
+        harness.execute([sys.executable, "-c", "print('fast!')"], dict(os.environ), Keeper(0))
+    with pytest.raises(harness.InvalidRun, match="No such file"):
+        harness.execute([str(tmp_path / "missing")], dict(os.environ), Keeper(0))
+
+
+def test_quick_bench_runs_from_end_to_end(tmp_path):
+    output = tmp_path / "load.jsonl"
+    command = [sys.executable, str(ROOT / "bench" / "run.py"), "--quick", "--output", str(output), "--data", str(ROOT / "build" / "bench-quick")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    ran = {(record["contestant"], record["state"]) for record in records if record.get("load_s")}
+    for name in ("limit", "infercluster-uring", "infercluster-threads", "infercluster-cli-uring", "safetensors-load_file"):
+        assert {(name, "cold"), (name, "warm")} <= ran
+    assert len({record["checksum"] for record in records if record.get("checksum")}) == 1
+    backends = {record["contestant"]: record["detail"].get("backend") for record in records if record.get("detail")}
+    assert backends["infercluster-threads"] == "threads"

@@ -61,26 +61,45 @@ def _resolve(pattern: str, parts: tuple[slice, ...], name: str, shape: tuple[int
     return [_bounds(part, size) for part, size in zip(parts, shape, strict=False)]
 
 
-def _add_slices(options: _core.Options, repository: _core.Repository, pattern: str, asked: Slice) -> None:
-    if isinstance(asked, Shard):
-        options.add_shard(pattern, asked.dim, asked.rank, asked.world)
-        return
-    parts = asked if isinstance(asked, tuple) else (asked,)
-    if not all(isinstance(part, slice) for part in parts):
-        raise TypeError(
-            f'slices["{pattern}"]: expected a slice, a tuple of slices, or infercluster.Shard(dim, rank, world)'
-        )
-    # Bounds may be open or count from the end: they depend on each tensor's shape.
-    names = repository.names() if _is_pattern(pattern) else [pattern]
-    matched = [name for name in names if name == pattern or _core.matches(pattern, name)]
-    for name in matched:
-        info = repository.find(name)
-        if info is None:
-            options.add_slice(pattern, [])  # the core refuses it, and names what there is
+def _wanted(repository: _core.Repository, patterns: list[str]) -> list[str]:
+    names = repository.names()
+    if not patterns:
+        return names
+    exactly = {pattern for pattern in patterns if not _is_pattern(pattern)}
+    others = [pattern for pattern in patterns if _is_pattern(pattern)]
+    return [name for name in names if name in exactly or any(_core.matches(pattern, name) for pattern in others)]
+
+
+def _add_slices(options: _core.Options, repository: _core.Repository, slices: Slices) -> None:
+    """The core's rules. Bounds that are open or count from the end depend on each tensor's shape: there it gets a
+    rule of its own."""
+    left = dict.fromkeys(_wanted(repository, options.names) if slices else [])
+    for pattern, asked in slices.items():
+        if pattern in left:
+            matched = [pattern]
         else:
-            options.add_slice(_jobs.exact(name), _resolve(pattern, parts, name, info[1]))
-    if not matched:
-        options.add_slice(pattern, [])
+            matched = [name for name in left if _core.matches(pattern, name)] if _is_pattern(pattern) else []
+        for name in matched:  # the first rule that matches decides
+            del left[name]
+        own_name = matched == [pattern]
+        rule = _jobs.exact(pattern) if own_name else pattern
+        if isinstance(asked, Shard):
+            options.add_shard(rule, asked.dim, asked.rank, asked.world)
+            continue
+        parts = asked if isinstance(asked, tuple) else (asked,)
+        if not all(isinstance(part, slice) for part in parts):
+            expected = "a slice, a tuple of slices, or infercluster.Shard(dim, rank, world)"
+            raise TypeError(f'slices["{pattern}"] is {asked!r}; expected {expected}')
+        ranges = {}
+        for name in matched:
+            info = repository.find(name)
+            assert info is not None
+            ranges[name] = tuple(_resolve(pattern, parts, name, info[1]))
+        if len(set(ranges.values())) <= 1:
+            options.add_slice(rule, next(iter(ranges.values()), ()))  # without a match the core refuses it
+            continue
+        for name, found in ranges.items():
+            options.add_slice(_jobs.exact(name), found)
 
 
 def _sliced_shape(shape: tuple[int, ...], asked: Slice) -> tuple[int, ...]:
@@ -133,8 +152,7 @@ def build(
         options.set_verify(verify)
     if memory is not None:
         options.memory = byte_count(memory)
-    for pattern, asked in (slices or {}).items():
-        _add_slices(options, repository, pattern, asked)
+    _add_slices(options, repository, slices or {})
     return options
 
 

@@ -68,6 +68,14 @@ class Selector {
       }
     }
     slice_rule_used_.assign(options_.slices.size(), false);
+    for (std::size_t i = 0; i < options_.slices.size(); ++i) {
+      const std::string& pattern = options_.slices[i].pattern;
+      if (is_pattern(pattern)) {
+        pattern_rules_.push_back(i);
+      } else {
+        name_rules_.emplace(pattern, i);
+      }
+    }
     return check_overlaps();
   }
 
@@ -101,19 +109,26 @@ class Selector {
     return found;
   }
 
+  // The first rule that matches. Rules for single names are looked up, so that a rule for each of many tensors stays
+  // linear.
+  std::optional<std::size_t> rule_for(const std::string& name) const {
+    std::optional<std::size_t> found;
+    if (const auto named = name_rules_.find(name); named != name_rules_.end()) found = named->second;
+    for (const std::size_t i : pattern_rules_) {
+      if (found && *found < i) break;
+      if (matches(options_.slices[i].pattern, name)) return i;
+    }
+    return found;
+  }
+
   Result<WantedTensor> want(const TensorRef& ref, const safetensors::Tensor& tensor) {
     const std::uint64_t offset = tables_.shards[ref.shard]->data_begin() + tensor.begin;
     WantedTensor one{ref, {}, std::nullopt};
-    const SliceRule* rule = nullptr;
-    for (std::size_t i = 0; i < options_.slices.size() && rule == nullptr; ++i) {
-      if (!matches(options_.slices[i].pattern, tensor.name)) continue;
-      rule = &options_.slices[i];
-      slice_rule_used_[i] = true;
-    }
-    if (rule == nullptr) {
-      one.part = whole_tensor(tensor, offset);
+    if (const auto rule = rule_for(tensor.name); rule) {
+      slice_rule_used_[*rule] = true;
+      IC_TRY(one.part, slice_tensor(tensor, offset, options_.slices[*rule]));
     } else {
-      IC_TRY(one.part, slice_tensor(tensor, offset, *rule));
+      one.part = whole_tensor(tensor, offset);
     }
     const auto into = into_.find(tensor.name);
     if (into == into_.end()) return one;
@@ -160,6 +175,8 @@ class Selector {
   std::unordered_map<std::string_view, bool> names_;  // asked for -> found
   std::unordered_map<std::string_view, bool> patterns_;
   std::unordered_map<std::string_view, const Into*> into_;
+  std::unordered_map<std::string_view, std::size_t> name_rules_;  // a name -> the first slice rule for just it
+  std::vector<std::size_t> pattern_rules_;                        // the other slice rules, in order
   std::vector<bool> slice_rule_used_;
 };
 

@@ -62,6 +62,25 @@ TEST_F(SelectionTest, SliceRulesApplyFirstMatchFirst) {
   EXPECT_FALSE(select_tensors(tables_, options).ok());
 }
 
+TEST_F(SelectionTest, TheFirstSliceRuleDecidesWhetherItIsANameOrAPattern) {
+  Options options;
+  options.slices = {{"layers.0.k", {{0, 1}}, std::nullopt},
+                    {"*.?", {{0, 2}}, std::nullopt},
+                    {"layers.1.q", {{0, 3}}, std::nullopt},
+                    {"norm", {{0, 3}}, std::nullopt},
+                    {"norm", {{0, 4}}, std::nullopt}};
+  const auto refused = select_tensors(tables_, options);
+  ASSERT_FALSE(refused.ok());  // the second rule for norm and the one for layers.1.q come too late
+  EXPECT_THAT(refused.error().message(), HasSubstr("\"layers.1.q\", \"norm\""));
+  options.slices.erase(options.slices.begin() + 4);
+  options.slices.erase(options.slices.begin() + 2);
+  const auto wanted = select_tensors(tables_, options).value();
+  EXPECT_EQ(wanted[0].part.bytes, 8U);
+  EXPECT_EQ(wanted[1].part.bytes, 4U);
+  EXPECT_EQ(wanted[2].part.bytes, 8U);
+  EXPECT_EQ(wanted[3].part.bytes, 12U);
+}
+
 TEST_F(SelectionTest, CallersMemoryMustFit) {
   const auto span = [&](std::size_t offset, std::uint64_t bytes) {
     return memory::Span{memory::Kind::host, -1, reinterpret_cast<std::uintptr_t>(memory_.data()) + offset, bytes};

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import time
 
 import ml_dtypes
 import numpy
@@ -171,6 +172,33 @@ def test_slices(repository: pathlib.Path, framework: str, backend: str) -> None:
         infercluster.load(repository, slices={"layers.0.odd": 3})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="rank 5"):
         infercluster.Shard(0, 5, 5)
+    with pytest.raises(KeyError, match="nothing"):
+        infercluster.load(repository, slices={"nothing": slice(1)})
+
+
+def test_the_first_slice_rule_decides(repository: pathlib.Path) -> None:
+    slices = {
+        "layers.0.odd": slice(1),
+        "layers.[01].*": slice(-2, None),
+        "*.odd": infercluster.Shard(0, 0, 2),
+        "*": slice(3),
+    }
+    names = ["*.odd", "*.bias"]
+    loaded = infercluster.load(repository, slices=slices, names=names, framework="np")
+    assert {name: len(tensor) for name, tensor in loaded.items()} == {
+        "layers.0.bias": 2, "layers.0.odd": 1, "layers.1.bias": 2, "layers.1.odd": 2, "layers.2.bias": 3, "layers.2.odd": 4,
+    }  # fmt: skip
+    with pytest.raises(KeyError, match="layers.1.odd"):
+        infercluster.load(repository, slices={"*": slice(3), "layers.1.odd": slice(1)}, names=names)
+
+
+def test_a_slice_of_each_of_many_tensors_takes_linear_time(tmp_path: pathlib.Path) -> None:
+    count = 20_000
+    write_file(tmp_path / "f", {f"t{i}": ("U8", [1 + i % 3], bytes([7] * (1 + i % 3))) for i in range(count)})
+    started = time.process_time()
+    loaded = infercluster.load(tmp_path / "f", slices={"*": slice(-1, None)}, framework="np")
+    assert len(loaded) == count and loaded.report["bytes"] == count
+    assert time.process_time() - started < 10  # quadratic: minutes
 
 
 def test_one_of_eight_ranks_reads_an_eighth(repository: pathlib.Path) -> None:

@@ -76,14 +76,23 @@ void check(std::span<const std::byte> json) {
   check_rebuilt(*lax);
 }
 
+// The input as the first bytes of a file, and as the JSON of its header.
+void check_file(std::span<const std::byte> bytes) {
+  const std::size_t prefix_bytes = std::min<std::size_t>(bytes.size(), kPrefixBytes);
+  const Result<std::uint64_t> length = parse_header_length(bytes.first(prefix_bytes), bytes.size());
+  if (length.ok()) {
+    IC_ASSERT(*length <= bytes.size() - kPrefixBytes && *length <= kHeaderLengthMax);
+  } else {
+    check_error(length.error());
+  }
+  check(bytes);
+}
+
 }  // namespace
 }  // namespace infercluster::safetensors
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace infercluster::safetensors;
-  const auto bytes = std::as_bytes(std::span(data, size));
-  const auto length = parse_header_length(bytes.first(std::min<std::size_t>(size, kPrefixBytes)), size);
-  if (length.ok()) IC_ASSERT(*length <= size - kPrefixBytes && *length <= kHeaderLengthMax);
-  check(bytes);
+  infercluster::safetensors::check_file(std::as_bytes(std::span(data, size)));
   return 0;
 }

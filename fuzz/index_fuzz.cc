@@ -34,6 +34,7 @@ void check(std::string_view json) {
 }  // namespace
 }  // namespace infercluster::safetensors
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // Chars are what JSON is made of, and may alias anything.
   infercluster::safetensors::check(std::string_view(reinterpret_cast<const char*>(data), size));

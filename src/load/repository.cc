@@ -111,10 +111,11 @@ Error error_of(const Problems& problems, const Location& location, const std::ve
   if (!problems.missing.empty()) message = "the repository is incomplete, missing: " + listed(problems.missing);
   if (!bad.empty())
     message += (message.empty() ? "" : ". Also ") + std::to_string(bad.size()) + " bad files: " + listed(bad);
-  Error error(problems.bad.empty() ? ErrorCode::not_found : problems.bad.front().code(), std::move(message));
-  if (!problems.bad.empty()) std::move(error).with_kind(problems.bad.front().kind());
-  if (!problems.missing.empty()) std::move(error).with_hint(hint_of(location, unindexed));
-  return std::move(error).with_path(location.path);
+  const ErrorCode code = problems.bad.empty() ? ErrorCode::not_found : problems.bad.front().code();
+  return Error(code, std::move(message))
+      .with_kind(problems.bad.empty() ? "" : problems.bad.front().kind())
+      .with_hint(problems.missing.empty() ? "" : hint_of(location, unindexed))
+      .with_path(location.path);
 }
 
 std::string counted(std::size_t count, std::string_view what) {
@@ -137,7 +138,8 @@ std::vector<std::optional<RepositoryShard>> open_shards(const Location& location
     }
     if (resolved->path.empty()) {
       const std::string tensors = tensor_counts.empty() ? "" : ", with " + counted(tensor_counts[i], "tensor");
-      problems.missing.push_back("file " + name + " (" + resolved->missing + tensors + ")");
+      problems.missing.push_back(
+          std::string("file ").append(name).append(" (").append(resolved->missing).append(tensors).append(")"));
       continue;
     }
     Result<RepositoryShard> opened = open_shard((fs::path(location.path) / name).string(), resolved->path, options);
@@ -192,7 +194,8 @@ std::vector<TensorRef> indexed_tensors(const safetensors::Index& index, const st
     if (const safetensors::Tensor* found = header.find(tensor)) {
       tensors.push_back({shard, static_cast<std::size_t>(found - header.tensors().data())});
     } else {
-      problems.missing.push_back("tensor \"" + tensor + "\" (not in " + name + ")");
+      problems.missing.push_back(
+          std::string("tensor \"").append(tensor).append("\" (not in ").append(name).append(")"));
     }
   }
   return tensors;
@@ -302,11 +305,11 @@ const TensorRef* Repository::find(std::string_view name) const {
 }
 
 const safetensors::Metadata& Repository::metadata() const {
-  static const safetensors::Metadata kNone;
+  static const safetensors::Metadata none;
   for (const RepositoryShard& shard : shards_) {
     if (shard.header.metadata()) return *shard.header.metadata();
   }
-  return kNone;
+  return none;
 }
 
 Result<Repository> open_repository(const std::string& source, const RepositoryOptions& options) {

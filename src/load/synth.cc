@@ -37,8 +37,9 @@ class Cleanup {
   Cleanup(const Cleanup&) = delete;
   Cleanup& operator=(const Cleanup&) = delete;
   ~Cleanup() {
-    std::error_code ignored;  // of what cannot be removed nothing more can be done here
-    for (auto path = paths_.rbegin(); path != paths_.rend(); ++path) fs::remove(*path, ignored);
+    std::error_code ignored;                     // of what cannot be removed nothing more can be done here
+    std::reverse(paths_.begin(), paths_.end());  // files before their folder
+    for (const std::string& path : paths_) fs::remove(path, ignored);
   }
   void add(std::string path) { paths_.push_back(std::move(path)); }
   void keep() { paths_.clear(); }

@@ -12,7 +12,7 @@
 
 namespace infercluster::load {
 
-inline constexpr std::uint64_t kSynthBlockBytes = 64 * 1024;
+inline constexpr std::uint64_t kSynthBlockBytes = std::uint64_t{64} << 10;
 
 // Of one tensor.
 class SynthContent {

@@ -7,7 +7,7 @@
 namespace infercluster::load {
 namespace {
 
-constexpr std::uint64_t kTokensMax = 128 * 1024;  // in tokenizer.json: a few MiB, as real ones
+constexpr std::uint64_t kTokensMax = 131'072;  // in tokenizer.json: a few MiB, as real ones
 
 std::string number(std::uint64_t value) {
   return std::to_string(value);

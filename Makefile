@@ -4,7 +4,6 @@
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
 PYTHON := .venv/bin/python
-export CCACHE_DIR ?= $(CURDIR)/build/ccache
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seals: whatever parses is written back as the same bytes. Each input is tried as it is, and once more with magic, version, block size and the
-// checksum put right, which no mutation would hit.
+// Seals: whatever parses is written back as the same bytes. Each input is tried as it is, and once more with magic,
+// version, block size and the checksum put right, which no mutation would hit.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +27,8 @@ void try_parse(std::span<const std::byte> bytes) {
 void put_right(std::vector<std::byte>& bytes) {
   std::memcpy(bytes.data(), "ICSEAL\r\n\x01\0\0\0\0\0\x01\0", 16);
   const std::span<const std::byte> all = bytes;
-  const std::uint32_t crc = infercluster::checksum::crc32c(all.subspan(44), infercluster::checksum::crc32c(all.first(40)));
+  const std::uint32_t crc =
+      infercluster::checksum::crc32c(all.subspan(44), infercluster::checksum::crc32c(all.first(40)));
   std::memcpy(bytes.data() + 40, &crc, sizeof crc);
 }
 

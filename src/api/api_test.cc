@@ -24,7 +24,7 @@ std::string file_bytes(char fill) {
     tensors[i].shape = {100, 1024};
   }
   std::string bytes = safetensors::build_header(tensors, std::nullopt).value();
-  for (std::size_t i = 0; i < 3 * 100 * 1024; ++i) bytes += static_cast<char>(fill + static_cast<char>(i % 61));
+  for (std::size_t i = 0; i < std::size_t{3} * 100 * 1024; ++i) bytes += static_cast<char>(fill + static_cast<char>(i % 61));
   return bytes;
 }
 
@@ -54,7 +54,8 @@ class Api : public ::testing::Test {
     for (int i = 0; i < 5; ++i) {
       std::string bytes = file_bytes(static_cast<char>('A' + i));
       // Names must differ between shards: same length, so that the header stays valid.
-      for (const char* const name : {"\"a\"", "\"b\"", "\"c\""}) bytes.replace(bytes.find(name) + 1, 1, std::string(1, static_cast<char>(name[1] + 3 * i)));
+      for (const char* const name : {"\"a\"", "\"b\"", "\"c\""})
+        bytes.replace(bytes.find(name) + 1, 1, std::string(1, static_cast<char>(name[1] + 3 * i)));
       directory_.write("model/model-" + std::to_string(i) + ".safetensors", bytes);
     }
     return directory_.file("model");
@@ -128,7 +129,9 @@ TEST_F(Api, BlobsOfTheHubCacheAreHeldAgainstTheirNames) {
   flip_byte(blob, 150'000);
   const auto bad = verify(*open_ok(snapshot.string()), "");
   EXPECT_FALSE(bad->good());
-  EXPECT_NE(bad->hint.find("hf download org/name model.safetensors --revision " + std::string(40, 'c')), std::string::npos) << bad->hint;
+  EXPECT_NE(bad->hint.find("hf download org/name model.safetensors --revision " + std::string(40, 'c')),
+            std::string::npos)
+      << bad->hint;
   const auto refused = seal(*open_ok(snapshot.string()), {});
   ASSERT_FALSE(refused.ok()) << "bytes that are known to be wrong are not sealed";
   EXPECT_EQ(refused.error().code(), ErrorCode::corrupt);
@@ -179,7 +182,8 @@ TEST_F(Api, DiagnosesTheMachineAndAPath) {
     subjects += finding.subject + ";";
     EXPECT_FALSE(finding.state.empty()) << finding.subject;
   }
-  for (const char* const subject : {"io_uring", "locked memory", "huge pages", "NUMA", "memory", "file system", "direct I/O", "page cache", "checksums", "GPU"}) {
+  for (const char* const subject : {"io_uring", "locked memory", "huge pages", "NUMA", "memory", "file system",
+                                    "direct I/O", "page cache", "checksums", "GPU"}) {
     EXPECT_NE(subjects.find(subject), std::string::npos) << subject << " in " << subjects;
   }
   const auto missing = diagnose(directory_.file("none"));
@@ -190,8 +194,9 @@ TEST_F(Api, EveryCallInAForkedChildIsAnError) {
   const auto repository = open_ok(make_model());
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool refused = !open("x").ok() && !start_load(repository, {}).ok() && !start_stream(repository, {}).ok() && !plan(*repository, {}, Probe::no).ok() &&
-                         !seal(*repository, {}).ok() && !verify(*repository, "").ok() && open("x").error().code() == ErrorCode::unsupported;
+    const bool refused = !open("x").ok() && !start_load(repository, {}).ok() && !start_stream(repository, {}).ok() &&
+                         !plan(*repository, {}, Probe::no).ok() && !seal(*repository, {}).ok() &&
+                         !verify(*repository, "").ok() && open("x").error().code() == ErrorCode::unsupported;
     ::_exit(refused ? 0 : 1);
   }
   int status = 0;

@@ -26,27 +26,34 @@ Finding kernel() {
 Finding uring() {
   const Status status = io::probe_uring();
   if (status.ok()) return {Level::good, "io_uring", "available", "Files are read by io_uring.", ""};
-  return {Level::warning, "io_uring", status.error().message(), "Files are read by a pool of threads: the same bytes, for somewhat more processor time.",
+  return {Level::warning, "io_uring", status.error().message(),
+          "Files are read by a pool of threads: the same bytes, for somewhat more processor time.",
           status.error().hint()};
 }
 
 Finding locked_memory() {
   const auto limit = os::locked_memory_limit();
   const std::string state = limit ? format_bytes(*limit) : "unlimited";
-  return {Level::good, "locked memory", state, "Loads into host memory lock none; before Linux 5.12 io_uring itself needed some.", ""};
+  return {Level::good, "locked memory", state,
+          "Loads into host memory lock none; before Linux 5.12 io_uring itself needed some.", ""};
 }
 
 Finding huge_pages() {
   const std::uint64_t reserved = os::free_explicit_huge_pages();
-  const std::string explicit_state = reserved > 0 ? ", " + format_bytes(reserved) + " reserved and free" : ", none reserved";
+  const std::string explicit_state =
+      reserved > 0 ? ", " + format_bytes(reserved) + " reserved and free" : ", none reserved";
   switch (os::transparent_huge_pages()) {
     case os::HugePages::always:
     case os::HugePages::on_request:
-      return {Level::good, "huge pages", "transparent ones on request" + explicit_state, "Direct reads go to few large device segments.", ""};
-    case os::HugePages::never: break;
+      return {Level::good, "huge pages", "transparent ones on request" + explicit_state,
+              "Direct reads go to few large device segments.", ""};
+    case os::HugePages::never:
+      break;
   }
-  return {reserved > 0 ? Level::note : Level::warning, "huge pages", "transparent ones are switched off" + explicit_state,
-          "Memory comes in pages of 4 KiB: direct reads are split into many segments, on virtual disks at a third of the speed.",
+  return {reserved > 0 ? Level::note : Level::warning, "huge pages",
+          "transparent ones are switched off" + explicit_state,
+          "Memory comes in pages of 4 KiB: direct reads are split into many segments, on virtual disks at a third of "
+          "the speed.",
           "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"};
 }
 
@@ -56,15 +63,20 @@ Finding numa() {
           nodes > 1 ? "Run each rank on the node of its GPU and disk (numactl --cpunodebind)." : "", ""};
 }
 
-Finding processors() { return {Level::good, "processors", std::to_string(os::usable_processors()) + " usable by this process", "", ""}; }
+Finding processors() {
+  return {Level::good, "processors", std::to_string(os::usable_processors()) + " usable by this process", "", ""};
+}
 
 Finding memory() {
   const os::MemoryLimits limits = os::memory_limits();
   std::string state = format_bytes(limits.available) + " of " + format_bytes(limits.total) + " available";
   if (!limits.cgroup_limit) return {Level::good, "memory", state, "No control group limits this process.", ""};
-  state += "; the control group allows " + format_bytes(*limits.cgroup_limit) + " and uses " + format_bytes(limits.cgroup_used);
+  state += "; the control group allows " + format_bytes(*limits.cgroup_limit) + " and uses " +
+           format_bytes(limits.cgroup_used);
   return {Level::note, "memory", state,
-          "At most " + format_bytes(limits.free()) + " of weights fit. The page cache counts against the same limit, and is filled behind a load only where it fits.",
+          "At most " + format_bytes(limits.free()) +
+              " of weights fit. The page cache counts against the same limit, and is filled behind a load only where "
+              "it fits.",
           ""};
 }
 
@@ -73,13 +85,16 @@ Finding gpu() {
   if (::access("/proc/driver/nvidia/version", R_OK) != 0) {
     return {Level::note, "GPU", "no CUDA driver on this machine", "Weights are loaded into host memory.", ""};
   }
-  return {Level::note, "GPU", "a CUDA driver is on this machine, and this release does not use it", "Weights are loaded into host memory; copy them to the GPU from there.", ""};
+  return {Level::note, "GPU", "a CUDA driver is on this machine, and this release does not use it",
+          "Weights are loaded into host memory; copy them to the GPU from there.", ""};
 }
 
 Finding gpu_direct_storage() {
   const bool driver = ::access("/proc/driver/nvidia/version", R_OK) == 0;
   const bool nvidia_fs = ::access("/proc/driver/nvidia-fs/version", R_OK) == 0;
-  return {Level::note, "GPUDirect Storage", driver ? (nvidia_fs ? "nvidia-fs is loaded, and this release does not use it" : "nvidia-fs is not loaded") : "no CUDA driver on this machine",
+  return {Level::note, "GPUDirect Storage",
+          driver ? (nvidia_fs ? "nvidia-fs is loaded, and this release does not use it" : "nvidia-fs is not loaded")
+                 : "no CUDA driver on this machine",
           "Nothing is read straight into GPU memory.", ""};
 }
 
@@ -87,19 +102,24 @@ Finding hub_cache() {
   const std::string directory = load::hub_cache_directory();
   std::error_code ignored;
   if (directory.empty() || !std::filesystem::is_directory(directory, ignored)) {
-    return {Level::note, "Hugging Face cache", directory.empty() ? "no place for it is known" : directory + " is not there", "Models can be named by path, not by repository id.",
-            "Set HF_HUB_CACHE or HF_HOME to where the cache is"};
+    return {Level::note, "Hugging Face cache",
+            directory.empty() ? "no place for it is known" : directory + " is not there",
+            "Models can be named by path, not by repository id.", "Set HF_HUB_CACHE or HF_HOME to where the cache is"};
   }
-  return {Level::good, "Hugging Face cache", directory, "Repository ids (org/name) are looked up there; nothing is fetched.", ""};
+  return {Level::good, "Hugging Face cache", directory,
+          "Repository ids (org/name) are looked up there; nothing is fetched.", ""};
 }
 
 Finding environment() {
   const auto options = options_from_environment();
-  if (!options.ok()) return {Level::warning, "environment", options.error().message(), "Every load fails until it is put right.", options.error().hint()};
+  if (!options.ok())
+    return {Level::warning, "environment", options.error().message(), "Every load fails until it is put right.",
+            options.error().hint()};
   std::string set;
   for (const char* name : {"BACKEND", "DIRECT", "PAGE_CACHE", "MEMORY", "VERIFY", "SEAL_DIR", "LOG", "DISABLE"}) {
     const std::string variable = std::string("INFERCLUSTER_") + name;
-    if (const char* value = std::getenv(variable.c_str()); value != nullptr) set += (set.empty() ? "" : ", ") + variable + "=" + value;
+    if (const char* value = std::getenv(variable.c_str()); value != nullptr)
+      set += (set.empty() ? "" : ", ") + variable + "=" + value;
   }
   if (set.empty()) return {Level::good, "environment", "no INFERCLUSTER_ variable is set", "", ""};
   return {Level::note, "environment", set, "These change the defaults of every load.", ""};
@@ -108,7 +128,8 @@ Finding environment() {
 }  // namespace
 
 void add_machine_findings(std::vector<Finding>& findings) {
-  for (Finding (*const find)() : {kernel, uring, locked_memory, huge_pages, numa, processors, memory, gpu, gpu_direct_storage, hub_cache, environment}) {
+  for (Finding (*const find)() : {kernel, uring, locked_memory, huge_pages, numa, processors, memory, gpu,
+                                  gpu_direct_storage, hub_cache, environment}) {
     findings.push_back(find());
   }
 }

@@ -31,10 +31,12 @@ Finding direct_finding(const Fd& fd) {
   const os::DirectLimits limits = os::direct_limits_of(fd);
   if (limits.supported) {
     return {Level::good, "direct I/O",
-            "memory at " + std::to_string(limits.memory_alignment) + ", offset and length at " + std::to_string(limits.offset_alignment) + " bytes (" + limits.reason + ")",
+            "memory at " + std::to_string(limits.memory_alignment) + ", offset and length at " +
+                std::to_string(limits.offset_alignment) + " bytes (" + limits.reason + ")",
             "Cold files are read past the page cache, straight to where the tensors will live.", ""};
   }
-  return {Level::note, "direct I/O", limits.reason, "Files here are read through the page cache.", "Use a local ext4 or XFS file system for full speed"};
+  return {Level::note, "direct I/O", limits.reason, "Files here are read through the page cache.",
+          "Use a local ext4 or XFS file system for full speed"};
 }
 
 Finding residency_finding(const std::vector<load::RepositoryShard>& shards) {
@@ -49,8 +51,10 @@ Finding residency_finding(const std::vector<load::RepositoryShard>& shards) {
   }
   std::string method;
   for (const std::string& name : methods) method += (method.empty() ? "" : ", ") + name;
-  return {Level::good, "page cache", format_bytes(static_cast<std::uint64_t>(resident)) + " of " + format_bytes(total) + " resident (" + method + ")",
-          "Files that are resident are copied from memory, and not read from the device again.", ""};
+  return {
+      Level::good, "page cache",
+      format_bytes(static_cast<std::uint64_t>(resident)) + " of " + format_bytes(total) + " resident (" + method + ")",
+      "Files that are resident are copied from memory, and not read from the device again.", ""};
 }
 
 Finding checksum_finding(const std::vector<load::RepositoryShard>& shards, const std::string& seal_directory) {
@@ -67,13 +71,20 @@ Finding checksum_finding(const std::vector<load::RepositoryShard>& shards, const
       ++named;
     }
   }
-  if (!damaged.empty()) return {Level::warning, "checksums", damaged, "These files are refused where checksums are asked for.", "Find out which is right, the file or the seal"};
-  const std::string state = std::to_string(sealed) + " of " + std::to_string(shards.size()) + " files sealed, " + std::to_string(named) + " more named by their SHA-256";
-  if (sealed + named == shards.size()) return {Level::good, "checksums", state, "Loads verify every byte at full speed.", ""};
-  return {Level::note, "checksums", state, "Bytes of the others are loaded unverified.", "Seal files that you trust: infercluster seal"};
+  if (!damaged.empty())
+    return {Level::warning, "checksums", damaged, "These files are refused where checksums are asked for.",
+            "Find out which is right, the file or the seal"};
+  const std::string state = std::to_string(sealed) + " of " + std::to_string(shards.size()) + " files sealed, " +
+                            std::to_string(named) + " more named by their SHA-256";
+  if (sealed + named == shards.size())
+    return {Level::good, "checksums", state, "Loads verify every byte at full speed.", ""};
+  return {Level::note, "checksums", state, "Bytes of the others are loaded unverified.",
+          "Seal files that you trust: infercluster seal"};
 }
 
-Fd open_any(const std::string& path) { return Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)); }
+Fd open_any(const std::string& path) {
+  return Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
 
 }  // namespace
 
@@ -81,16 +92,19 @@ void add_path_findings(const std::string& path, std::vector<Finding>& findings) 
   const auto repository = open(path);
   if (!repository.ok()) {
     const Error& error = repository.error();
-    findings.push_back({Level::warning, "path", (error.path().empty() ? "" : error.path() + ": ") + error.message(), "It cannot be loaded.", error.hint()});
+    findings.push_back({Level::warning, "path", (error.path().empty() ? "" : error.path() + ": ") + error.message(),
+                        "It cannot be loaded.", error.hint()});
     if (const Fd fd = open_any(path); fd.valid()) findings.push_back(mount_finding(fd));
     return;
   }
   const auto& shards = (*repository)->shards();
   findings.push_back({Level::good, "path",
-                      std::to_string((*repository)->tables().tensors.size()) + " tensors, " + format_bytes((*repository)->bytes()) + " in " + std::to_string(shards.size()) +
+                      std::to_string((*repository)->tables().tensors.size()) + " tensors, " +
+                          format_bytes((*repository)->bytes()) + " in " + std::to_string(shards.size()) +
                           (shards.size() == 1 ? " file" : " files"),
                       "", ""});
-  for (const std::string& warning : (*repository)->warnings) findings.push_back({Level::warning, "path", warning, "", ""});
+  for (const std::string& warning : (*repository)->warnings)
+    findings.push_back({Level::warning, "path", warning, "", ""});
   std::set<std::uint64_t> devices;
   for (const load::RepositoryShard& shard : shards) {
     if (!devices.insert(shard.identity.device).second) continue;

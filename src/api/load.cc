@@ -15,13 +15,15 @@ Result<std::shared_ptr<const load::Repository>> open(const std::string& source, 
   return std::shared_ptr<const load::Repository>(std::make_shared<load::Repository>(std::move(repository)));
 }
 
-Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Repository> repository, const load::Options& options) {
+Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Repository> repository,
+                                              const load::Options& options) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
   runtime->count_load();
   return load::Job::start(std::move(repository), options, runtime->environment());
 }
 
-Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository, const load::Options& options) {
+Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository,
+                                                   const load::Options& options) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
   runtime->count_stream();
   return load::Stream::start(std::move(repository), options, runtime->environment());

@@ -25,16 +25,21 @@ Status choose(const std::array<Word<Value>, Count>& words, std::string_view name
     }
     accepted += (accepted.empty() ? "" : ", ") + std::string(word.text);
   }
-  return Error(ErrorCode::invalid_argument, std::string(name) + " is \"" + std::string(text) + "\", which is none of: " + accepted);
+  return Error(ErrorCode::invalid_argument,
+               std::string(name) + " is \"" + std::string(text) + "\", which is none of: " + accepted);
 }
 
-constexpr std::array kVerify{Word<load::Verify>{"auto", load::Verify::automatic}, Word<load::Verify>{"always", load::Verify::always},
+constexpr std::array kVerify{Word<load::Verify>{"auto", load::Verify::automatic},
+                             Word<load::Verify>{"always", load::Verify::always},
                              Word<load::Verify>{"never", load::Verify::never}};
-constexpr std::array kBackend{Word<io::BackendChoice>{"auto", io::BackendChoice::automatic}, Word<io::BackendChoice>{"uring", io::BackendChoice::uring},
+constexpr std::array kBackend{Word<io::BackendChoice>{"auto", io::BackendChoice::automatic},
+                              Word<io::BackendChoice>{"uring", io::BackendChoice::uring},
                               Word<io::BackendChoice>{"threads", io::BackendChoice::threads}};
-constexpr std::array kDirect{Word<io::DirectPolicy>{"auto", io::DirectPolicy::automatic}, Word<io::DirectPolicy>{"always", io::DirectPolicy::always},
+constexpr std::array kDirect{Word<io::DirectPolicy>{"auto", io::DirectPolicy::automatic},
+                             Word<io::DirectPolicy>{"always", io::DirectPolicy::always},
                              Word<io::DirectPolicy>{"never", io::DirectPolicy::never}};
-constexpr std::array kPageCache{Word<load::PageCache>{"auto", load::PageCache::automatic}, Word<load::PageCache>{"keep", load::PageCache::keep},
+constexpr std::array kPageCache{Word<load::PageCache>{"auto", load::PageCache::automatic},
+                                Word<load::PageCache>{"keep", load::PageCache::keep},
                                 Word<load::PageCache>{"bypass", load::PageCache::bypass}};
 
 constexpr std::string_view kPrefix = "INFERCLUSTER_";

@@ -11,9 +11,12 @@ namespace {
 class Environment : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (const char* name : {"BACKEND", "DIRECT", "PAGE_CACHE", "MEMORY", "VERIFY", "SEAL_DIR"}) ::unsetenv((std::string("INFERCLUSTER_") + name).c_str());
+    for (const char* name : {"BACKEND", "DIRECT", "PAGE_CACHE", "MEMORY", "VERIFY", "SEAL_DIR"})
+      ::unsetenv((std::string("INFERCLUSTER_") + name).c_str());
   }
-  static void set(const char* name, const char* value) { ::setenv((std::string("INFERCLUSTER_") + name).c_str(), value, 1); }
+  static void set(const char* name, const char* value) {
+    ::setenv((std::string("INFERCLUSTER_") + name).c_str(), value, 1);
+  }
 };
 
 TEST_F(Environment, LeavesTheDefaultsWhenNothingIsSet) {

@@ -26,7 +26,8 @@ std::vector<PlannedFile> planned_files(const load::Prepared& prepared) {
   for (const load::Unit& unit : prepared.plan.units) {
     PlannedFile& file = files[unit.shard];
     file.requests += unit.transfers.size();
-    for (const load::PlannedTransfer& transfer : unit.transfers) file.bytes_read += transfer.end_of_data - transfer.file_offset;
+    for (const load::PlannedTransfer& transfer : unit.transfers)
+      file.bytes_read += transfer.end_of_data - transfer.file_offset;
   }
   return files;
 }

@@ -20,7 +20,9 @@ Runtime::Runtime()
 Result<Runtime*> Runtime::get() {
   remember_process();
   if (in_forked_child()) {
-    return Error(ErrorCode::unsupported, "this process was forked after infercluster was first used, and its threads and rings stayed with the parent")
+    return Error(ErrorCode::unsupported,
+                 "this process was forked after infercluster was first used, and its threads and rings stayed with the "
+                 "parent")
         .with_hint("Load in the parent, or start workers by spawn or exec instead of fork");
   }
   static Runtime* const runtime = new Runtime();  // NOLINT(cppcoreguidelines-owning-memory): never destroyed, see above
@@ -34,6 +36,8 @@ std::string metrics_text() {
   return runtime.ok() ? (*runtime)->registry().to_prometheus_text() : std::string();
 }
 
-std::string_view version() { return INFERCLUSTER_VERSION; }
+std::string_view version() {
+  return INFERCLUSTER_VERSION;
+}
 
 }  // namespace infercluster

@@ -25,7 +25,8 @@ Result<load::Seal> seal_bytes(api::WholeFiles& files, const load::RepositoryShar
   }));
   if (has_digest) {
     if (const std::string found = digest.finish_hex(); found != blob.hex) {
-      return Error(ErrorCode::corrupt, "is not sealed: its SHA-256 is " + found + ", and the blob's name says " + blob.hex)
+      return Error(ErrorCode::corrupt,
+                   "is not sealed: its SHA-256 is " + found + ", and the blob's name says " + blob.hex)
           .with_path(shard.path)
           .with_hint("Fetch this file again");
     }
@@ -38,19 +39,22 @@ Status write_seal(const load::RepositoryShard& shard, const load::Seal& seal, co
   const auto existing = load::find_seal(shard.path, options.directory, shard.identity.size);
   if (existing.ok() && *existing == seal) return {};
   if (!options.replace && (existing.ok() || existing.error().code() != ErrorCode::not_found)) {
-    const std::string why = existing.ok() ? "is already sealed, and its bytes are not those that were sealed" : existing.error().to_string();
+    const std::string why = existing.ok() ? "is already sealed, and its bytes are not those that were sealed"
+                                          : existing.error().to_string();
     return Error(ErrorCode::corrupt, why)
         .with_path(shard.path)
         .with_hint("If the file was changed on purpose, seal it with --replace; else fetch it again");
   }
   Status written = os::write_file_atomically(place, seal.serialize());
   if (written.ok() || written.error().code() != ErrorCode::permission) return written;
-  return Error(written.error()).with_hint("Where the repository is read-only, write the seals to a directory of your own: --seal-dir DIR");
+  return Error(written.error())
+      .with_hint("Where the repository is read-only, write the seals to a directory of your own: --seal-dir DIR");
 }
 
 }  // namespace
 
-Result<SealReport> seal(const load::Repository& repository, const SealOptions& options, const ProgressCallback& progress) {
+Result<SealReport> seal(const load::Repository& repository, const SealOptions& options,
+                        const ProgressCallback& progress) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
   const Clock::TimePoint start = steady_clock().now();
   if (!options.directory.empty() && ::mkdir(options.directory.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -61,7 +65,8 @@ Result<SealReport> seal(const load::Repository& repository, const SealOptions& o
   for (const load::RepositoryShard& shard : repository.shards()) {
     IC_TRY(const load::Seal seal, seal_bytes(*files, shard));
     IC_CHECK(write_seal(shard, seal, options));
-    report.files.push_back({shard.path, load::seal_path_of(shard.path, options.directory), shard.identity.size, seal.root_hex()});
+    report.files.push_back(
+        {shard.path, load::seal_path_of(shard.path, options.directory), shard.identity.size, seal.root_hex()});
   }
   report.seconds = seconds_between(start, steady_clock().now());
   return report;

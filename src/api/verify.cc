@@ -28,12 +28,14 @@ Expectation expectation_of(const load::RepositoryShard& shard, const std::string
   } else if (seal.error().code() != ErrorCode::not_found) {
     expected.problem = seal.error().to_string();
   }
-  if (load::BlobName blob = load::blob_name_of(shard.resolved_path); blob.kind == load::BlobName::Kind::sha256) expected.sha256 = std::move(blob.hex);
+  if (load::BlobName blob = load::blob_name_of(shard.resolved_path); blob.kind == load::BlobName::Kind::sha256)
+    expected.sha256 = std::move(blob.hex);
   return expected;
 }
 
 // An error is what ends the whole run; a file that cannot be read is a verdict.
-Result<VerifyReport::File> verify_file(api::WholeFiles& files, const load::RepositoryShard& shard, const Expectation& expected) {
+Result<VerifyReport::File> verify_file(api::WholeFiles& files, const load::RepositoryShard& shard,
+                                       const Expectation& expected) {
   VerifyReport::File verdict{shard.path, expected.sha256.empty() ? "seal" : "sha256", false, expected.problem};
   if (!expected.problem.empty()) return verdict;
   if (!expected.seal && expected.sha256.empty()) {
@@ -64,10 +66,12 @@ std::string repair_hint(const load::Repository& repository, const VerifyReport& 
   }
   if (names.empty()) return {};
   std::error_code ignored;
-  const load::SnapshotPlace place = load::snapshot_place_of(std::filesystem::weakly_canonical(repository.path(), ignored).string());
+  const load::SnapshotPlace place =
+      load::snapshot_place_of(std::filesystem::weakly_canonical(repository.path(), ignored).string());
   const std::string id = load::repository_id_of(place.hub_repository);
   if (id.empty()) return "Nothing was changed. Fetch only these files again:" + names;
-  return "Nothing was changed. Fetch only these files again: `hf download " + id + names + " --revision " + place.commit + " --force-download`";
+  return "Nothing was changed. Fetch only these files again: `hf download " + id + names + " --revision " +
+         place.commit + " --force-download`";
 }
 
 }  // namespace
@@ -76,7 +80,8 @@ bool VerifyReport::good() const {
   return std::all_of(files.begin(), files.end(), [](const File& file) { return file.good; });
 }
 
-Result<VerifyReport> verify(const load::Repository& repository, const std::string& seal_directory, const ProgressCallback& progress) {
+Result<VerifyReport> verify(const load::Repository& repository, const std::string& seal_directory,
+                            const ProgressCallback& progress) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
   const Clock::TimePoint start = steady_clock().now();
   std::vector<Expectation> expectations;

@@ -11,7 +11,8 @@ std::uint64_t bytes_of(const std::vector<load::RepositoryShard>& shards) {
   return bytes;
 }
 
-Result<std::unique_ptr<WholeFiles>> WholeFiles::open(const Runtime& runtime, std::uint64_t total, ProgressCallback progress) {
+Result<std::unique_ptr<WholeFiles>> WholeFiles::open(const Runtime& runtime, std::uint64_t total,
+                                                     ProgressCallback progress) {
   IC_TRY(const load::Options options, options_from_environment());
   std::unique_ptr<WholeFiles> files(new WholeFiles());
   files->runtime_ = &runtime;
@@ -30,7 +31,9 @@ Status WholeFiles::read(const load::RepositoryShard& shard, const load::Scanner:
   const auto keep_going = [&] { return !callback_ || callback_(progress_); };
   IC_TRY(const load::Scanner::Scanned scanned, scanner_->scan(shard.path, count, keep_going));
   if (scanned.identity != shard.identity) {
-    return Error(ErrorCode::changed, "was replaced after its header was read").with_path(shard.path).with_hint("Try again once nothing writes to it");
+    return Error(ErrorCode::changed, "was replaced after its header was read")
+        .with_path(shard.path)
+        .with_hint("Try again once nothing writes to it");
   }
   return {};
 }

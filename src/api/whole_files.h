@@ -17,7 +17,8 @@ std::uint64_t bytes_of(const std::vector<load::RepositoryShard>& shards);  // of
 class WholeFiles {
  public:
   // `total`: bytes that will be read. `progress` is called between reads, and may be empty.
-  static Result<std::unique_ptr<WholeFiles>> open(const Runtime& runtime, std::uint64_t total, ProgressCallback progress);
+  static Result<std::unique_ptr<WholeFiles>> open(const Runtime& runtime, std::uint64_t total,
+                                                  ProgressCallback progress);
 
   // All bytes of the shard, in order. Error `changed` when the file is not the one that the repository opened.
   Status read(const load::RepositoryShard& shard, const load::Scanner::Visit& visit);

@@ -51,7 +51,8 @@ TEST(ParseSlice, TakesARangePerDimension) {
   ASSERT_EQ(slice->ranges.size(), 2U);
   EXPECT_EQ(slice->ranges[1].begin, 5U);
   EXPECT_EQ(slice->ranges[1].end, 7U);
-  for (const char* const wrong : {"", "w", "=0:1", "w=", "w=1", "w=2:1", "w=0:1,", "w=0:1:2"}) EXPECT_FALSE(parse_slice(wrong).ok()) << wrong;
+  for (const char* const wrong : {"", "w", "=0:1", "w=", "w=1", "w=2:1", "w=0:1,", "w=0:1:2"})
+    EXPECT_FALSE(parse_slice(wrong).ok()) << wrong;
 }
 
 TEST(Completion, NamesEveryCommandAndOptionInEveryShell) {
@@ -62,7 +63,8 @@ TEST(Completion, NamesEveryCommandAndOptionInEveryShell) {
     for (const CLI::App* const command : app->get_subcommands([](const CLI::App*) { return true; })) {
       EXPECT_NE(script.find(command->get_name()), std::string::npos) << shell << " lacks " << command->get_name();
       for (const CLI::Option* const option : command->get_options()) {
-        for (const std::string& name : option->get_lnames()) EXPECT_NE(script.find(name), std::string::npos) << shell << " lacks --" << name;
+        for (const std::string& name : option->get_lnames())
+          EXPECT_NE(script.find(name), std::string::npos) << shell << " lacks --" << name;
       }
     }
     EXPECT_NE(script.find("auto uring threads"), std::string::npos) << shell;
@@ -75,16 +77,19 @@ TEST(ReportJson, HasWhatItIsReadFor) {
   report.seconds = 0.5;
   report.files.push_back({"a", 1, "direct", "cold", "unverified: no seal"});
   const auto json = to_json(report);
-  for (const char* const key : {"bytes", "tensors", "seconds", "gib_per_s", "backend", "peak_host_bytes", "files", "waited", "moved_bytes"}) {
+  for (const char* const key :
+       {"bytes", "tensors", "seconds", "gib_per_s", "backend", "peak_host_bytes", "files", "waited", "moved_bytes"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["gib_per_s"], 2.0);
   EXPECT_EQ(json["files"][0]["mode"], "direct");
-  for (const char* const cause : {"storage", "memory", "verify", "other"}) EXPECT_TRUE(json["waited"].contains(cause)) << cause;
+  for (const char* const cause : {"storage", "memory", "verify", "other"})
+    EXPECT_TRUE(json["waited"].contains(cause)) << cause;
 }
 
 TEST(ErrorJson, HasTheParts) {
-  const auto json = to_json(Error(ErrorCode::corrupt, "is cut").with_path("p").with_offset(7).with_tensor("t").with_hint("Fetch it"));
+  const auto json =
+      to_json(Error(ErrorCode::corrupt, "is cut").with_path("p").with_offset(7).with_tensor("t").with_hint("Fetch it"));
   EXPECT_EQ(json["code"], "corrupt");
   EXPECT_EQ(json["path"], "p");
   EXPECT_EQ(json["offset"], 7);

@@ -16,13 +16,18 @@ void add_common(CLI::App& command, Common& common) {
 void add_source(CLI::App& command, SourceOptions& source) {
   command
       .add_option("PATH", source.path,
-                  "A .safetensors file, a directory, a Hugging Face cache folder, or a repository id (org/name) that the cache has")
+                  "A .safetensors file, a directory, a Hugging Face cache folder, or a repository id (org/name) that "
+                  "the cache has")
       ->required()
       ->type_name("");
-  command.add_option("--revision", source.revision, "Revision of a repository in the Hugging Face cache (main)")->type_name("NAME");
-  command.add_option("--compat", source.compatibility, "Which headers are accepted; reference: all that safetensors 0.8 accepts")
+  command.add_option("--revision", source.revision, "Revision of a repository in the Hugging Face cache (main)")
+      ->type_name("NAME");
+  command
+      .add_option("--compat", source.compatibility,
+                  "Which headers are accepted; reference: all that safetensors 0.8 accepts")
       ->check(CLI::IsMember({"strict", "reference"}));
-  command.add_flag("--allow-trailing-bytes", source.allow_trailing_bytes, "Accept bytes behind the last tensor of a file");
+  command.add_flag("--allow-trailing-bytes", source.allow_trailing_bytes,
+                   "Accept bytes behind the last tensor of a file");
 }
 
 Result<std::shared_ptr<const load::Repository>> open_source(const SourceOptions& source) {
@@ -33,7 +38,8 @@ Result<std::shared_ptr<const load::Repository>> open_source(const SourceOptions&
   return open(source.path, options);
 }
 
-CLI::Option* add_size(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& bytes, const std::string& description) {
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& bytes,
+                      const std::string& description) {
   const auto parse = [&bytes](const std::string& text) {
     const auto size = parse_bytes(text);
     if (!size.ok()) throw CLI::ValidationError(size.error().to_string());  // CLI11's way to say: wrong usage
@@ -70,6 +76,8 @@ void print_json(const nlohmann::ordered_json& document) {
   std::fputc('\n', stdout);
 }
 
-void set_examples(CLI::App& command, const std::string& examples) { command.footer("\nExamples:\n" + examples); }
+void set_examples(CLI::App& command, const std::string& examples) {
+  command.footer("\nExamples:\n" + examples);
+}
 
 }  // namespace infercluster::cli

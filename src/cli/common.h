@@ -34,14 +34,16 @@ struct SourceOptions {
 void add_source(CLI::App& command, SourceOptions& source);
 Result<std::shared_ptr<const load::Repository>> open_source(const SourceOptions& source);
 
-// An option that takes a size such as 512MiB; what is no size is wrong usage. `bytes` stays unset when the option is not given.
-CLI::Option* add_size(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& bytes, const std::string& description);
+// An option that takes a size such as 512MiB; what is no size is wrong usage. `bytes` stays unset when the option is
+// not given.
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& bytes,
+                      const std::string& description);
 
 // What the chosen subcommand does; its result is the exit code.
 using Action = std::function<int()>;
 
-// Shows the error: as {"error": {...}} on standard output under --json, and as a line on standard error in any case. Returns the exit code:
-// 1, and 128 + N when it is a cancellation by signal N.
+// Shows the error: as {"error": {...}} on standard output under --json, and as a line on standard error in any case.
+// Returns the exit code: 1, and 128 + N when it is a cancellation by signal N.
 int fail(const Common& common, const Error& error);
 nlohmann::ordered_json to_json(const Error& error);
 

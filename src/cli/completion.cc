@@ -12,7 +12,7 @@ namespace infercluster::cli {
 namespace {
 
 struct Choice {
-  std::string name;                  // "--backend"
+  std::string name;  // "--backend"
   std::string description;
   bool takes_value = false;
   std::vector<std::string> values;  // where only these are accepted
@@ -33,7 +33,8 @@ std::vector<std::string> accepted(const CLI::Option& option) {
   const std::size_t close = type.find('}');
   std::vector<std::string> words;
   if (open == std::string::npos || close == std::string::npos) return words;
-  for (const std::string& word : CLI::detail::split(type.substr(open + 1, close - open - 1), ',')) words.push_back(word);
+  for (const std::string& word : CLI::detail::split(type.substr(open + 1, close - open - 1), ','))
+    words.push_back(word);
   return words;
 }
 
@@ -46,7 +47,8 @@ Command described(const CLI::App& app) {
       continue;
     }
     for (const std::string& name : option->get_lnames()) {
-      command.choices.push_back({"--" + name, option->get_description(), option->get_items_expected_min() > 0, accepted(*option)});
+      command.choices.push_back(
+          {"--" + name, option->get_description(), option->get_items_expected_min() > 0, accepted(*option)});
     }
     for (const std::string& name : option->get_snames()) {
       command.choices.push_back({"-" + name, option->get_description(), option->get_items_expected_min() > 0, {}});
@@ -57,7 +59,8 @@ Command described(const CLI::App& app) {
 
 std::vector<Command> commands_of(const CLI::App& app) {
   std::vector<Command> commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) commands.push_back(described(*command));
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    commands.push_back(described(*command));
   return commands;
 }
 
@@ -100,7 +103,8 @@ _infercluster() {{
       if (choice.values.empty()) {
         script += fmt::format("    {}) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n", choice.name);
       } else {
-        script += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$current\")); return ;;\n", choice.name, joined(choice.values));
+        script += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$current\")); return ;;\n", choice.name,
+                              joined(choice.values));
       }
     }
     script += fmt::format(R"(    esac
@@ -137,37 +141,47 @@ std::string zsh_description(std::string text) {
 
 std::string zsh_script(const std::vector<Command>& commands) {
   std::string script = "#compdef infercluster\n_infercluster() {\n  local -a commands\n  commands=(\n";
-  for (const Command& command : commands) script += fmt::format("    '{}:{}'\n", command.name, zsh_description(command.description));
-  script += "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n  local command=$words[2]\n  shift words; (( CURRENT-- ))\n";
+  for (const Command& command : commands)
+    script += fmt::format("    '{}:{}'\n", command.name, zsh_description(command.description));
+  script +=
+      "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n  local command=$words[2]\n  shift "
+      "words; (( CURRENT-- ))\n";
   script += "  case $command in\n";
   for (const Command& command : commands) {
     script += fmt::format("  {})\n    _arguments", command.name);
     for (const Choice& choice : command.choices) {
       std::string value;
-      if (choice.takes_value) value = choice.values.empty() ? ":value:_files" : ":value:(" + joined(choice.values) + ")";
+      if (choice.takes_value)
+        value = choice.values.empty() ? ":value:_files" : ":value:(" + joined(choice.values) + ")";
       script += fmt::format(" \\\n      '{}[{}]{}'", choice.name, zsh_description(choice.description), value);
     }
     if (command.takes_path) script += " \\\n      '*:path:_files'";
     if (!command.words.empty()) script += fmt::format(" \\\n      '*:word:({})'", joined(command.words));
     script += " ;;\n";
   }
-  return script + "  esac\n}\nif [[ $funcstack[1] == _infercluster ]]; then _infercluster \"$@\"; else compdef _infercluster infercluster; fi\n";
+  return script +
+         "  esac\n}\nif [[ $funcstack[1] == _infercluster ]]; then _infercluster \"$@\"; else compdef _infercluster "
+         "infercluster; fi\n";
 }
 
 std::string fish_script(const std::vector<Command>& commands) {
   std::string script = "# fish completion for infercluster: infercluster completion fish | source\n";
   for (const Command& command : commands) {
-    script += fmt::format("complete -c infercluster -n __fish_use_subcommand -f -a {} -d '{}'\n", command.name, quoted(command.description));
+    script += fmt::format("complete -c infercluster -n __fish_use_subcommand -f -a {} -d '{}'\n", command.name,
+                          quoted(command.description));
     for (const Choice& choice : command.choices) {
       const bool is_long = choice.name.starts_with("--");
-      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -{} {} -d '{}'", command.name, is_long ? "l" : "s",
-                            choice.name.substr(is_long ? 2 : 1), quoted(choice.description));
-      if (!choice.values.empty()) script += fmt::format(" -x -a '{}'", joined(choice.values));
-      else if (choice.takes_value) script += " -r";
+      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -{} {} -d '{}'", command.name,
+                            is_long ? "l" : "s", choice.name.substr(is_long ? 2 : 1), quoted(choice.description));
+      if (!choice.values.empty())
+        script += fmt::format(" -x -a '{}'", joined(choice.values));
+      else if (choice.takes_value)
+        script += " -r";
       script += "\n";
     }
     if (!command.words.empty()) {
-      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", command.name, joined(command.words));
+      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", command.name,
+                            joined(command.words));
     }
   }
   return script;

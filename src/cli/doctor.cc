@@ -18,18 +18,24 @@ struct Settings {
 
 const char* name_of(Finding::Level level) {
   switch (level) {
-    case Finding::Level::good: return "good";
-    case Finding::Level::note: return "note";
-    case Finding::Level::warning: return "warning";
+    case Finding::Level::good:
+      return "good";
+    case Finding::Level::note:
+      return "note";
+    case Finding::Level::warning:
+      return "warning";
   }
   return "";
 }
 
 Colour colour_of(Finding::Level level) {
   switch (level) {
-    case Finding::Level::good: return Colour::green;
-    case Finding::Level::note: return Colour::bold;
-    case Finding::Level::warning: return Colour::yellow;
+    case Finding::Level::good:
+      return Colour::green;
+    case Finding::Level::note:
+      return Colour::bold;
+    case Finding::Level::warning:
+      return Colour::yellow;
   }
   return Colour::none;
 }
@@ -53,7 +59,8 @@ int run(const Settings& settings) {
   }
   for (const Finding& finding : findings) {
     if (settings.common.quiet && finding.level != Finding::Level::warning) continue;
-    fmt::print("{}  {}: {}\n", coloured(colour_of(finding.level), fmt::format("{:<7}", name_of(finding.level))), finding.subject, finding.state);
+    fmt::print("{}  {}: {}\n", coloured(colour_of(finding.level), fmt::format("{:<7}", name_of(finding.level))),
+               finding.subject, finding.state);
     if (!finding.consequence.empty()) fmt::print("         {}\n", finding.consequence);
     if (!finding.remedy.empty()) fmt::print("         to do: {}\n", finding.remedy);
   }
@@ -64,8 +71,10 @@ int run(const Settings& settings) {
 
 void add_doctor(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("doctor", "Say what this machine and a path can do, what follows from it, and what to do");
-  command->add_option("PATH", settings->path, "A file, directory or cache whose mount is looked at as well")->type_name("");
+  CLI::App* const command =
+      app.add_subcommand("doctor", "Say what this machine and a path can do, what follows from it, and what to do");
+  command->add_option("PATH", settings->path, "A file, directory or cache whose mount is looked at as well")
+      ->type_name("");
   add_common(*command, settings->common);
   set_examples(*command,
                "  infercluster doctor\n"

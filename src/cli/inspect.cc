@@ -58,7 +58,8 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return "[" + text + "]";
 }
 
-nlohmann::ordered_json to_json(const load::Repository& repository, const std::vector<load::TensorRef>& refs, bool summary) {
+nlohmann::ordered_json to_json(const load::Repository& repository, const std::vector<load::TensorRef>& refs,
+                               bool summary) {
   nlohmann::ordered_json json;
   json["path"] = repository.path();
   json["commit"] = repository.commit;
@@ -102,8 +103,8 @@ void print(const load::Repository& repository, const std::vector<load::TensorRef
     for (const load::TensorRef& ref : refs) {
       const safetensors::Tensor& tensor = repository.tensor(ref);
       const std::string& path = repository.shards()[ref.shard].path;
-      table.add({tensor.name, std::string(safetensors::name_of(tensor.dtype)), shape_text(tensor.shape), format_bytes(tensor.bytes()),
-                 path.substr(path.rfind('/') + 1)});
+      table.add({tensor.name, std::string(safetensors::name_of(tensor.dtype)), shape_text(tensor.shape),
+                 format_bytes(tensor.bytes()), path.substr(path.rfind('/') + 1)});
     }
     fmt::print("{}\n", table.text());
   }
@@ -115,17 +116,21 @@ void print(const load::Repository& repository, const std::vector<load::TensorRef
     sum.bytes += total.bytes;
   }
   dtypes.add({"all", std::to_string(sum.tensors), format_bytes(sum.bytes)});
-  fmt::print("{}\n{} in {} file{}{}\n", dtypes.text(), repository.path(), repository.shards().size(), repository.shards().size() == 1 ? "" : "s",
+  fmt::print("{}\n{} in {} file{}{}\n", dtypes.text(), repository.path(), repository.shards().size(),
+             repository.shards().size() == 1 ? "" : "s",
              repository.commit.empty() ? "" : ", commit " + repository.commit);
   for (const auto& [key, value] : repository.metadata()) fmt::print("metadata {}: {}\n", key, value);
-  for (const std::string& warning : repository.warnings) fmt::print("{}: {}\n", coloured(Colour::yellow, "warning"), warning);
+  for (const std::string& warning : repository.warnings)
+    fmt::print("{}: {}\n", coloured(Colour::yellow, "warning"), warning);
 }
 
 int run(const Settings& settings) {
   const auto repository = open_source(settings.source);
   if (!repository.ok()) return fail(settings.common, repository.error());
   const auto refs = shown_tensors(settings, **repository);
-  if (refs.empty() && !settings.names.empty()) return fail(settings.common, Error(ErrorCode::not_found, "no tensor has one of these names").with_path(settings.source.path));
+  if (refs.empty() && !settings.names.empty())
+    return fail(settings.common,
+                Error(ErrorCode::not_found, "no tensor has one of these names").with_path(settings.source.path));
   if (settings.common.json) {
     print_json(to_json(**repository, refs, settings.summary));
   } else if (!settings.common.quiet) {
@@ -138,9 +143,11 @@ int run(const Settings& settings) {
 
 void add_inspect(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("inspect", "Show tensors, dtypes, shapes and metadata; reads headers only");
+  CLI::App* const command =
+      app.add_subcommand("inspect", "Show tensors, dtypes, shapes and metadata; reads headers only");
   add_source(*command, settings->source);
-  command->add_option("--names", settings->names, "Only tensors of these names, or that match these patterns")->type_name("PATTERN");
+  command->add_option("--names", settings->names, "Only tensors of these names, or that match these patterns")
+      ->type_name("PATTERN");
   command->add_flag("--summary", settings->summary, "Totals only");
   add_common(*command, settings->common);
   set_examples(*command,

@@ -26,7 +26,8 @@ std::optional<Number> number(std::string_view text) {
 }
 
 Error unreadable(const std::string& option, const std::string& text, const std::string& form) {
-  return Error(ErrorCode::invalid_argument, option + " \"" + text + "\" cannot be read").with_hint("Write it as " + form);
+  return Error(ErrorCode::invalid_argument, option + " \"" + text + "\" cannot be read")
+      .with_hint("Write it as " + form);
 }
 
 // Usage errors of what CLI11 does not parse itself.
@@ -42,8 +43,12 @@ CLI::Validator parses(Result<load::SliceRule> (*parse)(const std::string&)) {
 
 void add_load_options(CLI::App& command, LoadSettings& settings) {
   add_source(command, settings.source);
-  command.add_option("--names", settings.names, "Only tensors of these names, or that match these patterns (* ? [abc])")->type_name("PATTERN");
-  command.add_option("--slice", settings.slices, "Parts of tensors: PATTERN=BEGIN:END[,BEGIN:END ...], a range per leading dimension")
+  command
+      .add_option("--names", settings.names, "Only tensors of these names, or that match these patterns (* ? [abc])")
+      ->type_name("PATTERN");
+  command
+      .add_option("--slice", settings.slices,
+                  "Parts of tensors: PATTERN=BEGIN:END[,BEGIN:END ...], a range per leading dimension")
       ->type_name("SLICE")
       ->check(parses(parse_slice));
   command
@@ -51,14 +56,17 @@ void add_load_options(CLI::App& command, LoadSettings& settings) {
                   "One rank's part: [PATTERN=]DIM:RANK:WORLD; a tensor without that dimension is loaded whole")
       ->type_name("SHARD")
       ->check(parses(parse_shard));
-  command.add_flag("--verify{always}", settings.verify, "Check checksums (=auto: where there are some; =always: or fail; =never)")
+  command
+      .add_flag("--verify{always}", settings.verify,
+                "Check checksums (=auto: where there are some; =always: or fail; =never)")
       ->check(CLI::IsMember({"auto", "always", "never"}));
   command.add_option("--backend", settings.backend, "What reads")->check(CLI::IsMember({"auto", "uring", "threads"}));
   command.add_option("--direct", settings.direct, "Direct I/O")->check(CLI::IsMember({"auto", "always", "never"}));
   command.add_option("--page-cache", settings.page_cache, "Whether the page cache is filled behind a direct load")
       ->check(CLI::IsMember({"auto", "keep", "bypass"}));
   add_size(command, "--memory", settings.memory, "Working memory beyond the tensors, at most (32MiB)");
-  command.add_option("--seal-dir", settings.seal_directory, "Where the seals lie, when not beside the files")->type_name("DIR");
+  command.add_option("--seal-dir", settings.seal_directory, "Where the seals lie, when not beside the files")
+      ->type_name("DIR");
 }
 
 Result<load::SliceRule> parse_shard(const std::string& text) {

@@ -16,7 +16,7 @@ struct LoadSettings {
   std::vector<std::string> names;
   std::vector<std::string> slices;
   std::vector<std::string> shards;
-  std::string verify;      // empty: as the environment says; so below
+  std::string verify;  // empty: as the environment says; so below
   std::string backend;
   std::string direct;
   std::string page_cache;

@@ -17,7 +17,9 @@ struct Group {
   std::uint64_t bytes = 0;
 };
 
-std::string counted(std::uint64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+std::string counted(std::uint64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 std::string files_text(const std::vector<load::FileReport>& files) {
   std::vector<Group> groups;
@@ -31,7 +33,8 @@ std::string files_text(const std::vector<load::FileReport>& files) {
   }
   Table table({}, {1, 2});
   for (const Group& group : groups) {
-    table.add({"  " + group.first->mode, counted(group.files, "file"), format_bytes(group.bytes), group.first->reason, group.first->verification});
+    table.add({"  " + group.first->mode, counted(group.files, "file"), format_bytes(group.bytes), group.first->reason,
+               group.first->verification});
   }
   return table.text();
 }
@@ -71,19 +74,22 @@ nlohmann::ordered_json to_json(const load::Report& report) {
 }
 
 std::string to_text(const load::Report& report) {
-  std::string text = fmt::format("{} in {}, {} in {}: {} by {}\n", counted(report.tensors, "tensor"), counted(report.files.size(), "file"),
-                                 format_bytes(report.bytes), format_seconds(report.seconds),
-                                 coloured(Colour::bold, format_rate(report.gib_per_s() * static_cast<double>(kGiB))), report.backend);
+  std::string text =
+      fmt::format("{} in {}, {} in {}: {} by {}\n", counted(report.tensors, "tensor"),
+                  counted(report.files.size(), "file"), format_bytes(report.bytes), format_seconds(report.seconds),
+                  coloured(Colour::bold, format_rate(report.gib_per_s() * static_cast<double>(kGiB))), report.backend);
   text += files_text(report.files);
-  text += fmt::format("  waited for storage {:.2f} s, memory {:.2f} s, verify {:.2f} s, other {:.2f} s\n", report.waited.storage,
-                      report.waited.memory, report.waited.verify, report.waited.other);
-  text += fmt::format("  memory at its peak {}, {} of it beyond the tensors; moved {}; read {} in {}\n", format_bytes(report.peak_host_bytes),
-                      format_bytes(report.working_bytes), format_bytes(report.moved_bytes), format_bytes(report.bytes_read),
+  text += fmt::format("  waited for storage {:.2f} s, memory {:.2f} s, verify {:.2f} s, other {:.2f} s\n",
+                      report.waited.storage, report.waited.memory, report.waited.verify, report.waited.other);
+  text += fmt::format("  memory at its peak {}, {} of it beyond the tensors; moved {}; read {} in {}\n",
+                      format_bytes(report.peak_host_bytes), format_bytes(report.working_bytes),
+                      format_bytes(report.moved_bytes), format_bytes(report.bytes_read),
                       counted(report.requests, "request"));
   if (report.page_cache_fill_bytes > 0) {
     text += fmt::format("  filling the page cache behind the load: {}\n", format_bytes(report.page_cache_fill_bytes));
   }
-  for (const std::string& notice : report.notices) text += fmt::format("  {}: {}\n", coloured(Colour::yellow, "notice"), notice);
+  for (const std::string& notice : report.notices)
+    text += fmt::format("  {}: {}\n", coloured(Colour::yellow, "notice"), notice);
   return text;
 }
 

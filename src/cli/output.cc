@@ -24,7 +24,8 @@ bool wants_colour() {
 
 // Columns on a terminal: code points, near enough for names of files and tensors.
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -33,11 +34,20 @@ std::string coloured(Colour colour, std::string_view text) {
   static const bool enabled = wants_colour();
   const char* code = "";
   switch (colour) {
-    case Colour::none: break;
-    case Colour::bold: code = "\x1b[1m"; break;
-    case Colour::green: code = "\x1b[32m"; break;
-    case Colour::yellow: code = "\x1b[33m"; break;
-    case Colour::red: code = "\x1b[31m"; break;
+    case Colour::none:
+      break;
+    case Colour::bold:
+      code = "\x1b[1m";
+      break;
+    case Colour::green:
+      code = "\x1b[32m";
+      break;
+    case Colour::yellow:
+      code = "\x1b[33m";
+      break;
+    case Colour::red:
+      code = "\x1b[31m";
+      break;
   }
   if (!enabled || *code == '\0') return std::string(text);
   return fmt::format("{}{}\x1b[0m", code, text);
@@ -76,7 +86,8 @@ std::string format_seconds(double seconds) {
 std::string progress_text(const load::Progress& progress, double seconds) {
   std::string text = fmt::format("{} of {}", format_bytes(progress.bytes_done), format_bytes(progress.bytes_total));
   if (progress.bytes_total > 0) {
-    text += fmt::format(", {:.0f} %", 100.0 * static_cast<double>(progress.bytes_done) / static_cast<double>(progress.bytes_total));
+    text += fmt::format(", {:.0f} %",
+                        100.0 * static_cast<double>(progress.bytes_done) / static_cast<double>(progress.bytes_total));
   }
   if (progress.bytes_done == 0 || !(seconds > 0)) return text;
   const double rate = static_cast<double>(progress.bytes_done) / seconds;
@@ -89,11 +100,14 @@ ProgressLine::ProgressLine(const Common& common, std::string verb)
   silent_ = common.quiet || (common.json && !terminal_);
 }
 
-ProgressLine::~ProgressLine() { finish(); }
+ProgressLine::~ProgressLine() {
+  finish();
+}
 
 void ProgressLine::update(const load::Progress& progress) {
   const auto now = steady_clock().now();
-  if (silent_ || now - last_ < (terminal_ ? Clock::Duration(kTerminalInterval) : Clock::Duration(kPlainInterval))) return;
+  if (silent_ || now - last_ < (terminal_ ? Clock::Duration(kTerminalInterval) : Clock::Duration(kPlainInterval)))
+    return;
   last_ = now;
   const std::string text = progress_text(progress, seconds_between(start_, now));
   if (terminal_) {

@@ -33,8 +33,8 @@ class Table {
 // "1.2 GiB of 4.0 GiB, 30 %, 1.9 GiB/s, 1.5 s left" once bytes have moved.
 std::string progress_text(const load::Progress& progress, double seconds);
 
-// On standard error: one line that is rewritten on a terminal, else a line every five seconds; nothing under --quiet, and nothing but on a
-// terminal under --json. One thread.
+// On standard error: one line that is rewritten on a terminal, else a line every five seconds; nothing under --quiet,
+// and nothing but on a terminal under --json. One thread.
 class ProgressLine {
  public:
   ProgressLine(const Common& common, std::string verb);

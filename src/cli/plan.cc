@@ -32,7 +32,9 @@ struct RankPlan {
 Result<std::vector<RankPlan>> plan_ranks(const Settings& settings) {
   IC_TRY(load::Options options, to_options(settings));
   if (settings.rank && *settings.rank >= settings.world) {
-    return Error(ErrorCode::invalid_argument, fmt::format("rank {} is not one of {} ranks", *settings.rank, settings.world)).with_hint("Ranks count from 0");
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("rank {} is not one of {} ranks", *settings.rank, settings.world))
+        .with_hint("Ranks count from 0");
   }
   IC_TRY(const auto repository, open_source(settings.source));
   if (settings.world > 1) options.slices.push_back({"*", {}, load::Shard{}});
@@ -42,10 +44,12 @@ Result<std::vector<RankPlan>> plan_ranks(const Settings& settings) {
   double rate = 0;
   for (std::uint32_t rank = first; rank < last; ++rank) {
     if (settings.world > 1) {
-      options.slices.back().shard = load::Shard{settings.dimension, rank, settings.world, load::Shard::WithoutDimension::whole};
+      options.slices.back().shard =
+          load::Shard{settings.dimension, rank, settings.world, load::Shard::WithoutDimension::whole};
     }
     // One probe is enough: the ranks read the same files.
-    IC_TRY(PlanSummary summary, plan(*repository, options, rank == first && !settings.no_probe ? Probe::yes : Probe::no));
+    IC_TRY(PlanSummary summary,
+           plan(*repository, options, rank == first && !settings.no_probe ? Probe::yes : Probe::no));
     if (rank == first) rate = summary.predicted_rate;
     summary.predicted_rate = rate;
     if (rate > 0) summary.predicted_seconds = static_cast<double>(summary.bytes_read) / rate;
@@ -65,7 +69,8 @@ nlohmann::ordered_json to_json(const RankPlan& plan) {
   json["memory_bytes"] = summary.memory_bytes;
   json["working_bytes"] = summary.working_bytes;
   json["moved_bytes"] = summary.bytes_to_move;
-  json["predicted_seconds"] = summary.predicted_rate > 0 ? nlohmann::ordered_json(summary.predicted_seconds) : nlohmann::ordered_json(nullptr);
+  json["predicted_seconds"] =
+      summary.predicted_rate > 0 ? nlohmann::ordered_json(summary.predicted_seconds) : nlohmann::ordered_json(nullptr);
   json["files"] = nlohmann::ordered_json::array();
   for (const PlannedFile& file : summary.files) {
     json["files"].push_back({{"path", file.path},
@@ -79,21 +84,24 @@ nlohmann::ordered_json to_json(const RankPlan& plan) {
 }
 
 void print(const Settings& settings, const std::vector<RankPlan>& plans) {
-  Table ranks({"RANK", "TENSORS", "BYTES", "READ", "REQUESTS", "MEMORY", "BEYOND", "MOVED", "PREDICTED"}, {0, 1, 2, 3, 4, 5, 6, 7, 8});
+  Table ranks({"RANK", "TENSORS", "BYTES", "READ", "REQUESTS", "MEMORY", "BEYOND", "MOVED", "PREDICTED"},
+              {0, 1, 2, 3, 4, 5, 6, 7, 8});
   for (const auto& [rank, summary] : plans) {
-    ranks.add({std::to_string(rank), std::to_string(summary.tensors), format_bytes(summary.bytes_wanted), format_bytes(summary.bytes_read),
-               std::to_string(summary.requests), format_bytes(summary.memory_bytes), format_bytes(summary.working_bytes), format_bytes(summary.bytes_to_move),
+    ranks.add({std::to_string(rank), std::to_string(summary.tensors), format_bytes(summary.bytes_wanted),
+               format_bytes(summary.bytes_read), std::to_string(summary.requests), format_bytes(summary.memory_bytes),
+               format_bytes(summary.working_bytes), format_bytes(summary.bytes_to_move),
                summary.predicted_rate > 0 ? format_seconds(summary.predicted_seconds) : "-"});
   }
   fmt::print("{}", ranks.text());
   if (plans.front().summary.predicted_rate > 0) {
-    fmt::print("predicted for a rank that reads alone, at {} as probed now\n", format_rate(plans.front().summary.predicted_rate));
+    fmt::print("predicted for a rank that reads alone, at {} as probed now\n",
+               format_rate(plans.front().summary.predicted_rate));
   }
   if (settings.world > 1 && !settings.rank) return;
   Table files({"FILE", "BYTES", "READ", "REQUESTS", "MODE", "WHY"}, {1, 2, 3});
   for (const PlannedFile& file : plans.front().summary.files) {
-    files.add({file.path.substr(file.path.rfind('/') + 1), format_bytes(file.bytes_wanted), format_bytes(file.bytes_read), std::to_string(file.requests), file.mode,
-               file.reason});
+    files.add({file.path.substr(file.path.rfind('/') + 1), format_bytes(file.bytes_wanted),
+               format_bytes(file.bytes_read), std::to_string(file.requests), file.mode, file.reason});
   }
   fmt::print("\n{}", files.text());
 }
@@ -120,11 +128,14 @@ int run(const Settings& settings) {
 
 void add_plan(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("plan", "Say what a load would read, need and take, before anything is allocated");
+  CLI::App* const command =
+      app.add_subcommand("plan", "Say what a load would read, need and take, before anything is allocated");
   add_load_options(*command, *settings);
-  command->add_option("--world", settings->world, "Number of ranks that share the tensors")->check(CLI::Range(std::uint32_t{1}, kWorldMax));
+  command->add_option("--world", settings->world, "Number of ranks that share the tensors")
+      ->check(CLI::Range(std::uint32_t{1}, kWorldMax));
   command->add_option("--rank", settings->rank, "Only this rank");
-  command->add_option("--dim", settings->dimension, "The dimension that is cut; tensors without it are whole on every rank");
+  command->add_option("--dim", settings->dimension,
+                      "The dimension that is cut; tensors without it are whole on every rank");
   command->add_flag("--no-probe", settings->no_probe, "Do not read up to 64 MiB to predict the time");
   add_common(*command, settings->common);
   set_examples(*command,

@@ -26,7 +26,8 @@ Examples:
 }  // namespace
 
 std::unique_ptr<CLI::App> make_app(Action& action) {
-  auto app = std::make_unique<CLI::App>("Model weights from storage into memory, at the speed of the device.", "infercluster");
+  auto app =
+      std::make_unique<CLI::App>("Model weights from storage into memory, at the speed of the device.", "infercluster");
   app->set_version_flag("--version", "infercluster " + std::string(version()));
   app->require_subcommand(1);
   app->footer(kEnvironment);

@@ -24,7 +24,8 @@ nlohmann::ordered_json to_json(const SealReport& report) {
   json["seconds"] = report.seconds;
   json["files"] = nlohmann::ordered_json::array();
   for (const SealReport::File& file : report.files) {
-    json["files"].push_back({{"path", file.path}, {"seal", file.seal_path}, {"bytes", file.bytes}, {"crc32c", file.root}});
+    json["files"].push_back(
+        {{"path", file.path}, {"seal", file.seal_path}, {"bytes", file.bytes}, {"crc32c", file.root}});
   }
   return json;
 }
@@ -57,10 +58,14 @@ int run(const Settings& settings) {
 
 void add_seal(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("seal", "Write a seal beside each file: the checksums that --verify and verify use");
+  CLI::App* const command =
+      app.add_subcommand("seal", "Write a seal beside each file: the checksums that --verify and verify use");
   add_source(*command, settings->source);
-  command->add_option("--seal-dir", settings->seal.directory, "Write the seals there; for repositories that are read-only")->type_name("DIR");
-  command->add_flag("--replace", settings->seal.replace, "Replace seals that differ: the files were changed on purpose");
+  command
+      ->add_option("--seal-dir", settings->seal.directory, "Write the seals there; for repositories that are read-only")
+      ->type_name("DIR");
+  command->add_flag("--replace", settings->seal.replace,
+                    "Replace seals that differ: the files were changed on purpose");
   add_common(*command, settings->common);
   set_examples(*command,
                "  infercluster seal ./model\n"

@@ -8,7 +8,9 @@ namespace {
 
 volatile sig_atomic_t signal_seen = 0;
 
-void remember(int signal) { signal_seen = signal; }
+void remember(int signal) {
+  signal_seen = signal;
+}
 
 }  // namespace
 
@@ -21,6 +23,8 @@ void catch_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-int caught_signal() { return signal_seen; }
+int caught_signal() {
+  return signal_seen;
+}
 
 }  // namespace infercluster::cli

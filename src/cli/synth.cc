@@ -26,7 +26,9 @@ struct Settings {
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
-  for (const auto preset : {load::SynthPreset::llama_8b_like, load::SynthPreset::mixture_like, load::SynthPreset::many_small}) names.emplace_back(name_of(preset));
+  for (const auto preset :
+       {load::SynthPreset::llama_8b_like, load::SynthPreset::mixture_like, load::SynthPreset::many_small})
+    names.emplace_back(name_of(preset));
   return names;
 }
 
@@ -54,8 +56,8 @@ int run(const Settings& settings) {
     json["shards"] = report->shards;
     print_json(json);
   } else if (!settings.common.quiet) {
-    fmt::print("wrote {} tensors, {} in {} files of weights, to {} in {}\n", report->tensors, format_bytes(report->bytes), report->shards.size(), settings.directory,
-               format_seconds(seconds));
+    fmt::print("wrote {} tensors, {} in {} files of weights, to {} in {}\n", report->tensors,
+               format_bytes(report->bytes), report->shards.size(), settings.directory, format_seconds(seconds));
   }
   return kDone;
 }
@@ -64,11 +66,17 @@ int run(const Settings& settings) {
 
 void add_synth(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("synth", "Write a realistic repository of random weights, to try loads on");
-  command->add_option("DIR", settings->directory, "Where to: a directory that is not there yet, or empty")->required()->type_name("");
-  command->add_option("--preset", settings->preset, "What it is like")->check(CLI::IsMember(preset_names()))->capture_default_str();
+  CLI::App* const command =
+      app.add_subcommand("synth", "Write a realistic repository of random weights, to try loads on");
+  command->add_option("DIR", settings->directory, "Where to: a directory that is not there yet, or empty")
+      ->required()
+      ->type_name("");
+  command->add_option("--preset", settings->preset, "What it is like")
+      ->check(CLI::IsMember(preset_names()))
+      ->capture_default_str();
   add_size(*command, "--bytes", settings->bytes, "Of all tensors (2GiB)");
-  command->add_option("--shards", settings->synth.shards, "Files of weights; 0: 4 at least, of 5 GB at most")->type_name("N");
+  command->add_option("--shards", settings->synth.shards, "Files of weights; 0: 4 at least, of 5 GB at most")
+      ->type_name("N");
   command->add_option("--seed", settings->synth.seed, "The same seed gives the same bytes")->type_name("N");
   add_common(*command, settings->common);
   set_examples(*command,

@@ -27,7 +27,8 @@ nlohmann::ordered_json to_json(const VerifyReport& report) {
   json["hint"] = report.hint;
   json["files"] = nlohmann::ordered_json::array();
   for (const VerifyReport::File& file : report.files) {
-    json["files"].push_back({{"path", file.path}, {"method", file.method}, {"good", file.good}, {"message", file.message}});
+    json["files"].push_back(
+        {{"path", file.path}, {"method", file.method}, {"good", file.good}, {"message", file.message}});
   }
   return json;
 }
@@ -35,7 +36,8 @@ nlohmann::ordered_json to_json(const VerifyReport& report) {
 void print(const VerifyReport& report) {
   for (const VerifyReport::File& file : report.files) {
     const bool unknown = file.method == "none";
-    const std::string state = file.good ? coloured(Colour::green, "good") : coloured(unknown ? Colour::yellow : Colour::red, unknown ? "????" : "BAD ");
+    const std::string state = file.good ? coloured(Colour::green, "good")
+                                        : coloured(unknown ? Colour::yellow : Colour::red, unknown ? "????" : "BAD ");
     fmt::print("{}  {}  {}\n", state, file.path, file.good ? "by " + file.method : file.message);
   }
   fmt::print("{} in {}: {}\n", format_bytes(report.bytes), format_seconds(report.seconds),
@@ -57,12 +59,13 @@ void explain(const VerifyReport& report) {
     bad += "\n  " + file.path + ": " + file.message;
   }
   if (bad_files > 0) {
-    fmt::print(stderr,
-               "infercluster: error: {} of {} files bad:{}\n{}\n", bad_files, report.files.size(), bad, report.hint);
+    fmt::print(stderr, "infercluster: error: {} of {} files bad:{}\n{}\n", bad_files, report.files.size(), bad,
+               report.hint);
   }
   if (unknown_files > 0) {
     fmt::print(stderr,
-               "infercluster: error: {} of {} files cannot be verified: no seal, and no name that is a SHA-256. Seal files that you trust with `infercluster "
+               "infercluster: error: {} of {} files cannot be verified: no seal, and no name that is a SHA-256. Seal "
+               "files that you trust with `infercluster "
                "seal`.\n",
                unknown_files, report.files.size());
   }
@@ -92,9 +95,11 @@ int run(const Settings& settings) {
 
 void add_verify(CLI::App& app, Action& action) {
   auto settings = std::make_shared<Settings>();
-  CLI::App* const command = app.add_subcommand("verify", "Check every byte against seals, or the SHA-256 that names a cache's blobs");
+  CLI::App* const command =
+      app.add_subcommand("verify", "Check every byte against seals, or the SHA-256 that names a cache's blobs");
   add_source(*command, settings->source);
-  command->add_option("--seal-dir", settings->seal_directory, "Where the seals lie, when not beside the files")->type_name("DIR");
+  command->add_option("--seal-dir", settings->seal_directory, "Where the seals lie, when not beside the files")
+      ->type_name("DIR");
   add_common(*command, settings->common);
   set_examples(*command,
                "  infercluster verify ./model\n"

@@ -14,7 +14,9 @@ std::string content_of(const safetensors::Header& header, std::uint64_t begin, s
   const std::uint64_t from = begin - header.data_begin();
   const std::uint64_t to = end - header.data_begin();
   const auto ends_behind = [](std::uint64_t offset, const safetensors::Tensor& tensor) { return offset < tensor.end; };
-  const auto starts_before = [](const safetensors::Tensor& tensor, std::uint64_t offset) { return tensor.begin < offset; };
+  const auto starts_before = [](const safetensors::Tensor& tensor, std::uint64_t offset) {
+    return tensor.begin < offset;
+  };
   const auto first = std::upper_bound(tensors.begin(), tensors.end(), from, ends_behind);
   const auto last = std::lower_bound(first, tensors.end(), to, starts_before);
   if (first == last) return "bytes behind the last tensor";
@@ -56,13 +58,15 @@ std::optional<std::string> FileCheck::finish(const safetensors::Header& header) 
     } else if (bad_blocks_ > 0) {
       const std::uint64_t begin = first_bad_block_ * kSealBlockBytes;
       const std::uint64_t end = std::min(begin + kSealBlockBytes, bytes_);
-      wrong = content_of(header, begin, end) + " at offset " + std::to_string(begin) + ": bytes differ from the seal in " + std::to_string(bad_blocks_) +
-              " of " + std::to_string(seal_->block_count()) + " blocks of 64 KiB";
+      wrong = content_of(header, begin, end) + " at offset " + std::to_string(begin) +
+              ": bytes differ from the seal in " + std::to_string(bad_blocks_) + " of " +
+              std::to_string(seal_->block_count()) + " blocks of 64 KiB";
     }
   }
   if (!sha256_.empty()) {
     const std::string found = digest_.finish_hex();
-    if (found != sha256_) wrong += (wrong.empty() ? "" : "; ") + ("its SHA-256 is " + found + ", and the blob's name says " + sha256_);
+    if (found != sha256_)
+      wrong += (wrong.empty() ? "" : "; ") + ("its SHA-256 is " + found + ", and the blob's name says " + sha256_);
   }
   if (wrong.empty()) return std::nullopt;
   return wrong;

@@ -14,7 +14,8 @@
 
 namespace infercluster::load {
 
-// What a stretch [begin, end) of a safetensors file holds, in words: `tensor "a"`, `tensor "a" and 2 more`, `the header`.
+// What a stretch [begin, end) of a safetensors file holds, in words: `tensor "a"`, `tensor "a" and 2 more`, `the
+// header`.
 std::string content_of(const safetensors::Header& header, std::uint64_t begin, std::uint64_t end);
 
 // One thread. Keeps the checksum of the block that is not whole yet, and no bytes.
@@ -25,7 +26,8 @@ class FileCheck {
 
   void add(std::span<const std::byte> bytes);
 
-  // Once, after the last byte: what is wrong, with tensor and offset of the first bad block where a seal can tell; nullopt: all is good.
+  // Once, after the last byte: what is wrong, with tensor and offset of the first bad block where a seal can tell;
+  // nullopt: all is good.
   std::optional<std::string> finish(const safetensors::Header& header);
 
  private:

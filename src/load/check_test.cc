@@ -50,7 +50,9 @@ TEST(ContentOf, NamesTheHeaderTheTensorsAndHowMany) {
   EXPECT_EQ(content_of(header, 200'000, 200'001), "bytes behind the last tensor");
 }
 
-TEST(FileCheck, SealedBytesAreGood) { EXPECT_EQ(File().check(), std::nullopt); }
+TEST(FileCheck, SealedBytesAreGood) {
+  EXPECT_EQ(File().check(), std::nullopt);
+}
 
 TEST(FileCheck, NamesTheFirstBadBlockAndCountsThem) {
   File file;

@@ -43,7 +43,8 @@ class Pass {
 
   Status run(const Scanner::Visit& visit, const Scanner::KeepGoing& keep_going) {
     while (visited_ < chunks_) {
-      if (keep_going && !keep_going()) return Error(ErrorCode::cancelled, "the scan was cancelled").with_path(source_.name());
+      if (keep_going && !keep_going())
+        return Error(ErrorCode::cancelled, "the scan was cancelled").with_path(source_.name());
       IC_CHECK(submit_more());
       if (Slot& slot = slot_of(visited_); visited_ < submitted_ && slot.delivered && slot.quiesced) {
         IC_CHECK(visit({memory_of(visited_), chunk_bytes(visited_)}));
@@ -69,7 +70,9 @@ class Pass {
   };
   Slot& slot_of(std::uint64_t chunk) { return slots_[chunk % kSlots]; }
   std::byte* memory_of(std::uint64_t chunk) { return arena_.data() + (chunk % kSlots) * kChunkBytes; }
-  [[nodiscard]] std::uint64_t chunk_bytes(std::uint64_t chunk) const { return std::min(kChunkBytes, source_.size() - chunk * kChunkBytes); }
+  [[nodiscard]] std::uint64_t chunk_bytes(std::uint64_t chunk) const {
+    return std::min(kChunkBytes, source_.size() - chunk * kChunkBytes);
+  }
 
   Status submit_more() {
     while (submitted_ < chunks_ && submitted_ - visited_ < kSlots) {
@@ -132,7 +135,9 @@ Scanner::Scanner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Scanner::~Scanner() = default;
 
 Result<std::unique_ptr<Scanner>> Scanner::open(const ScanOptions& options, const Environment& environment) {
-  if (in_forked_child()) return Error(ErrorCode::unsupported, "this process was forked after the library was first used").with_hint("Use it in the parent, or start the child with exec");
+  if (in_forked_child())
+    return Error(ErrorCode::unsupported, "this process was forked after the library was first used")
+        .with_hint("Use it in the parent, or start the child with exec");
   auto impl = std::make_unique<Impl>();
   impl->environment = environment;
   impl->options = options;

@@ -21,8 +21,8 @@ struct ScanOptions {
   io::BackendOptions backend;
 };
 
-// One file after another over one backend and one ring of 32 MiB, so that the device stays busy while bytes are looked at.
-// Thread rule: one thread, on which the callbacks are called.
+// One file after another over one backend and one ring of 32 MiB, so that the device stays busy while bytes are looked
+// at. Thread rule: one thread, on which the callbacks are called.
 class Scanner {
  public:
   // `environment` is borrowed.
@@ -31,8 +31,9 @@ class Scanner {
   Scanner(const Scanner&) = delete;
   Scanner& operator=(const Scanner&) = delete;
 
-  using Visit = std::function<Status(std::span<const std::byte> bytes)>;  // in file order, without gaps; an error ends the scan with it
-  using KeepGoing = std::function<bool()>;                                // asked several times a second; false ends the scan: cancelled
+  using Visit = std::function<Status(std::span<const std::byte> bytes)>;  // in file order, without gaps; an error ends
+                                                                          // the scan with it
+  using KeepGoing = std::function<bool()>;  // asked several times a second; false ends the scan: cancelled
 
   struct Scanned {
     os::FileIdentity identity;

@@ -50,7 +50,8 @@ class Scan : public ::testing::TestWithParam<std::tuple<io::BackendChoice, io::D
 
 TEST_P(Scan, VisitsAllBytesInOrderWhateverTheSize) {
   const auto scanner = open_scanner();
-  for (const std::uint64_t size : {std::uint64_t{0}, std::uint64_t{1}, 4 * kMiB - 1, 4 * kMiB, 4 * kMiB + 1, 37 * kMiB + 123}) {
+  for (const std::uint64_t size :
+       {std::uint64_t{0}, std::uint64_t{1}, 4 * kMiB - 1, 4 * kMiB, 4 * kMiB + 1, 37 * kMiB + 123}) {
     const std::string content = random_text(size, 1);
     const std::string path = directory_.write("file", content);
     std::string seen;
@@ -66,13 +67,12 @@ TEST_P(Scan, AnErrorOfTheVisitorEndsItAndTheScannerStaysUsable) {
   const std::string content = random_text(40 * kMiB, 2);
   const std::string path = directory_.write("file", content);
   int visits = 0;
-  const auto failed = scanner->scan(
-      path,
-      [&](std::span<const std::byte>) -> Status {
-        if (++visits == 3) return Error(ErrorCode::corrupt, "enough");
-        return {};
-      },
-      {});
+  const auto failed = scanner->scan(path,
+                                    [&](std::span<const std::byte>) -> Status {
+                                      if (++visits == 3) return Error(ErrorCode::corrupt, "enough");
+                                      return {};
+                                    },
+                                    {});
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().message(), "enough");
   EXPECT_EQ(visits, 3);
@@ -97,13 +97,12 @@ TEST_P(Scan, AFileThatIsCutOrReplacedUnderItIsNamedAsChanged) {
   const auto scan_while = [&](const std::function<void(const std::string&)>& change) {
     const std::string path = directory_.write("file", std::string(40 * kMiB, 'x'));
     bool changed = false;
-    return scanner->scan(
-        path,
-        [&](std::span<const std::byte>) -> Status {
-          if (!std::exchange(changed, true)) change(path);
-          return {};
-        },
-        {});
+    return scanner->scan(path,
+                         [&](std::span<const std::byte>) -> Status {
+                           if (!std::exchange(changed, true)) change(path);
+                           return {};
+                         },
+                         {});
   };
   const auto cut = scan_while([](const std::string& path) { ASSERT_EQ(::truncate(path.c_str(), 1 << 20), 0); });
   ASSERT_FALSE(cut.ok());
@@ -117,7 +116,8 @@ TEST_P(Scan, AFileThatIsCutOrReplacedUnderItIsNamedAsChanged) {
 }
 
 TEST_P(Scan, AMissingFileIsNamed) {
-  const auto missing = open_scanner()->scan(directory_.file("none"), [](std::span<const std::byte>) -> Status { return {}; }, {});
+  const auto missing =
+      open_scanner()->scan(directory_.file("none"), [](std::span<const std::byte>) -> Status { return {}; }, {});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code(), ErrorCode::not_found);
 }

@@ -26,7 +26,7 @@
 
 namespace infercluster::load {
 
-inline constexpr std::uint64_t kSealBlockBytes = 64 * 1024;
+inline constexpr std::uint64_t kSealBlockBytes = std::uint64_t{64} << 10;
 inline constexpr std::string_view kSealSuffix = ".icseal";
 
 // Immutable; thread-safe.

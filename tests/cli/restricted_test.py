@@ -12,10 +12,9 @@ import sys
 
 import pytest
 
-from conftest import ROOT
 from repositories import write_model
 
-REFUSE = [sys.executable, str(ROOT / "tests" / "tools" / "refuse_calls.py")]
+REFUSE = [sys.executable, str(pathlib.Path(__file__).resolve().parents[1] / "tools" / "refuse_calls.py")]
 
 
 def warnings_of(result: subprocess.CompletedProcess) -> list[str]:

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <thread>
 #include <vector>
 
@@ -101,11 +101,11 @@ TEST_P(BackendTest, ReportsErrnoAsAResult) {
 TEST_P(BackendTest, TakesNoMoreThanItsCapacityAndThenGoesOn) {
   const auto backend = open(5);
   EXPECT_EQ(backend->capacity(), 5u);
-  AlignedMemory memory(6 * 4096);
+  AlignedMemory memory(24 * kKiB);
   for (std::uint64_t round = 0; round < 50; ++round) {
     for (std::uint64_t i = 0; i < 5; ++i)
       ASSERT_TRUE(backend->submit(read(i * 4096, 4096, memory.data() + i * 4096, i)));
-    EXPECT_FALSE(backend->submit(read(0, 4096, memory.data() + 5 * 4096, 99)));
+    EXPECT_FALSE(backend->submit(read(0, 4096, memory.data() + 20 * kKiB, 99)));
     unsigned seen = 0;
     for (int i = 0; i < 5; ++i) {
       const OperationResult result = next(*backend);
@@ -118,7 +118,7 @@ TEST_P(BackendTest, TakesNoMoreThanItsCapacityAndThenGoesOn) {
 
 TEST_P(BackendTest, ReadsWithAnyHintGiveTheSameBytes) {
   const auto backend = open(16);
-  AlignedMemory memory(16 * 64 * kKiB);
+  AlignedMemory memory(kMiB);
   for (std::uint64_t round = 0; round < 20; ++round) {
     memory.clear();
     for (std::uint64_t i = 0; i < 16; ++i) {
@@ -233,7 +233,7 @@ TEST_P(BackendTest, AForkedChildMayDestroyItWithReadsInFlight) {
 }
 
 TEST_P(BackendTest, DestructionWaitsForOperations) {
-  AlignedMemory memory(16 * 64 * kKiB);
+  AlignedMemory memory(kMiB);
   for (int round = 0; round < 20; ++round) {
     memory.clear();
     {

@@ -14,7 +14,7 @@ Engine::Impl::Impl(std::unique_ptr<Backend> backend_in, const Clock& clock_in, c
     : backend(std::move(backend_in)),
       clock(clock_in),
       options(options_in),
-      transfers_max(2 * backend->capacity()),
+      transfers_max(std::size_t{2} * backend->capacity()),
       background_max(backend->capacity()),
       transfers(transfers_max),
       attempts(3 * transfers_max),  // two lanes each, and abandoned ones

@@ -114,7 +114,7 @@ struct Engine::Impl {
   const std::unique_ptr<Backend> backend;
   const Clock& clock;
   const Options options;
-  const unsigned transfers_max;
+  const std::size_t transfers_max;
   const unsigned background_max;  // of fill and drain together: foreground always finds room
   unsigned active = 0;
   unsigned background_active = 0;

@@ -216,7 +216,7 @@ TEST_P(EngineTest, ForegroundPassesFillAndDrain) {
   faults_->release_all();
   const Outcome first = drain(engine, 2);
   EXPECT_EQ(first.delivered, 2u);
-  EXPECT_EQ(order, (std::vector<std::uint64_t>{0, 4096, 3 * 4096, 4 * 4096}));
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{0, 4096, 12288, 16384}));
   faults_->stop_faults();
   faults_->release_all();
   drain(engine, 2);

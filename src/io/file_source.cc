@@ -50,7 +50,7 @@ void notice_once(std::uint64_t device, const std::string& text) {
 }
 
 bool refuses_direct(int system_errno) {
-  return system_errno == EINVAL || system_errno == EOPNOTSUPP || system_errno == ENOTSUP;
+  return system_errno == EINVAL || system_errno == EOPNOTSUPP;
 }
 
 std::string nanoseconds_text(std::int64_t ns) {

@@ -98,7 +98,7 @@ TEST_F(FileSourceTest, PoliciesAreObeyed) {
 TEST_F(FileSourceTest, AnAttemptThatIsNotAlignedGoesThroughThePageCache) {
   const auto source = open_source(path_, {.direct = DirectPolicy::always});
   const std::uint32_t alignment = source->alignment();
-  testing::AlignedMemory memory(2 * alignment);
+  testing::AlignedMemory memory(2 * std::size_t{alignment});
   const auto fd_of = [&](std::uint64_t offset, std::uint32_t length, std::size_t shift) {
     return source->operation({.offset = offset, .length = length, .memory = memory.data() + shift})->fd;
   };

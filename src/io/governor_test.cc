@@ -64,7 +64,7 @@ TEST_F(GovernorTest, ARequestLargerThanTheBurstPassesAndIsPaidForAfterwards) {
 TEST_F(GovernorTest, TheAnnouncedWaitIsEnough) {
   Governor governor(clock_, {.drain = 7 * kMiB + 3});
   for (int i = 0; i < 200; ++i) {
-    const std::uint64_t bytes = 4096u * static_cast<unsigned>(i % 7 + 1);
+    const std::uint64_t bytes = 4096 * static_cast<std::uint64_t>(i % 7 + 1);
     const Clock::Duration wait = governor.admit(kDevice, Priority::drain, bytes);
     if (wait == Clock::Duration::zero()) continue;
     clock_.advance(wait);
@@ -171,6 +171,7 @@ TEST_F(GovernorTest, ASignalFromElsewhereCountsLikeOwnLatency) {
 TEST_F(GovernorTest, MayBeUsedByManyThreads) {
   Governor governor(steady_clock(), {.fill = kGiB});
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&governor, t] {
       for (int i = 0; i < 2000; ++i) {

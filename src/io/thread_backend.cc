@@ -21,8 +21,8 @@ namespace {
 
 constexpr unsigned kDepthMax = 4096;
 constexpr unsigned kThreadsMax = 256;
-// Each thread is one request in the device's queue. Eight reads of 4 MiB reach the device's speed (bench/load/limit: 2.75 of
-// 2.8 GB/s); more gain nothing.
+// Each thread is one request in the device's queue. Eight reads of 4 MiB reach the device's speed
+// (bench/load/limit: 2.75 of 2.8 GB/s); more gain nothing.
 constexpr unsigned kDeviceThreads = 8;
 constexpr auto kForever = std::chrono::hours(24);
 

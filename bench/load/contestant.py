@@ -106,10 +106,11 @@ def is_mapped(tensors) -> bool:
     address = max(tensors.values(), key=lambda tensor: tensor.nbytes).data_ptr()
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
-            span, _, _, _, inode, *_ = line.split()
+            span, _, _, _, inode, *path = line.split()
             begin, end = (int(part, 16) for part in span.split("-"))
             if begin <= address < end:
-                return inode != "0"
+                # Private memory in explicit huge pages has an inode too, of hugetlbfs.
+                return inode != "0" and path[:1] != ["/anon_hugepage"]
     return False
 
 

@@ -60,7 +60,7 @@ def violations(path: pathlib.PurePath, text: str, order: dict[str, set[str]], he
                 found.append(f"{path}: production code includes {target}")
         elif first in LIBRARIES:
             library = LIBRARIES[first]
-            if library not in order[module] and library != "fmt":
+            if library not in order[module]:
                 found.append(f"{path}: {module} may not use {library}")
         elif first in TEST_LIBRARIES:
             if not is_test:

@@ -17,7 +17,7 @@ from load.keeper import Keeper
 
 KEEPER_MARGIN = 3 << 29
 RESULTS = machine.ROOT / "bench" / "results"
-SECOND = {"infercluster-uring": "infercluster", tables.LOAD_FILE: "stock safetensors"}
+SECOND = {"infercluster-uring": "infercluster", tables.LOAD_FILE: "stock safetensors", "safetensors-pread": "stock safetensors, pread"}
 QUICK = [LIMIT, "infercluster-uring", "infercluster-threads", "infercluster-cli-uring", tables.LOAD_FILE]
 
 
@@ -98,12 +98,13 @@ def measure_second(repository: data.Repository, rounds: int, keeper: Keeper, com
         load = tables.summary([second.load_seconds for _, _, second in runs[name]])
         total = tables.summary([second.total_seconds or 0.0 for _, _, second in runs[name]])
         kept = min(residency for _, residency, _ in runs[name])
-        modes = "+".join(runs[name][-1][2].detail.get("modes", []))
+        last = runs[name][-1][2]
+        note = "maps: nothing is read before it is used" if last.maps else "private memory; " + "+".join(last.detail.get("modes", ["read"]))
         found.append({**common, "repository": repository.name, "bytes": repository.bytes, "state": "second", "contestant": name,
-                      "load_s": load, "load_checksum_s": total, "residency_min": kept})
-        rows.append([who, f"{load['median']:.3f}", f"{total['median']:.3f}", f"{total['min']:.3f}..{total['max']:.3f}", f"{kept:.0%}", modes])
+                      "maps": last.maps, "load_s": load, "load_checksum_s": total, "residency_min": kept})
+        rows.append([who, f"{load['median']:.3f}", f"{total['median']:.3f}", f"{total['min']:.3f}..{total['max']:.3f}", f"{kept:.0%}", note])
     print(f"== {repository.name}: the load after a cold load by the same loader ==")
-    print(tables.table(["loader", "load s", "load+checksum s", "min..max", "in page cache", "mode"], rows) + "\n", flush=True)
+    print(tables.table(["loader", "load s", "load+checksum s", "min..max", "in page cache", "note"], rows) + "\n", flush=True)
     return found
 
 

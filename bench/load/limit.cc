@@ -117,7 +117,8 @@ void map_arena(Load& load) {
   const uint64_t slack = extra ? 0 : kHuge;
   void* base = mmap(nullptr, load.arena_bytes + slack, PROT_READ | PROT_WRITE, flags | extra, -1, 0);
   if (base == MAP_FAILED) die("mmap", errno);
-  load.arena = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(base), kHuge));
+  const uintptr_t address = reinterpret_cast<uintptr_t>(base);
+  load.arena = static_cast<char*>(base) + (round_up(address, kHuge) - address);
   if (load.pages == "map-populate") {
     if (mmap(load.arena, load.arena_bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED | MAP_POPULATE, -1, 0) ==
         MAP_FAILED)
@@ -132,7 +133,7 @@ void open_files(Load& load, const std::vector<std::string>& paths) {
   for (const auto& path : paths) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | (load.direct ? O_DIRECT : 0));
     if (fd < 0) die(path.c_str(), errno);
-    struct stat st;
+    struct stat st = {};
     if (fstat(fd, &st) != 0) die(path.c_str(), errno);
     load.files.push_back({fd, static_cast<uint64_t>(st.st_size), load.arena_bytes});
     load.file_bytes += static_cast<uint64_t>(st.st_size);
@@ -155,7 +156,7 @@ void prefault_steps(Load& load) {
     const uint64_t step = load.next_step.fetch_add(1);
     if (step >= steps) return;
     if (load.window != 0)  // stay at most a window ahead of what has arrived
-      for (uint64_t done; step * load.step > (done = load.blocks_done.load()) * load.block + load.window;)
+      for (uint64_t done = 0; step * load.step > (done = load.blocks_done.load()) * load.block + load.window;)
         load.blocks_done.wait(done);
     populate(load, step * load.step, load.step);
     load.step_ready[step].store(1);
@@ -193,7 +194,7 @@ void read_rest(Load& load, const Block& block, uint64_t have) {
 }
 
 void run_pread(Load& load) {
-  for (uint64_t i; (i = load.next_block.fetch_add(1)) < load.blocks.size();) {
+  for (uint64_t i = 0; (i = load.next_block.fetch_add(1)) < load.blocks.size();) {
     const Block& block = load.blocks[i];
     if (load.prefault == "ahead")
       for (uint64_t s = block.at / load.step; s <= (block.at + block.length - 1) / load.step; ++s)
@@ -207,7 +208,7 @@ void run_pread(Load& load) {
 constexpr uint64_t kWakeTag = ~0ull;
 
 struct Ring {
-  io_uring ring;
+  io_uring ring = {};
   uint64_t in_flight = 0;
   uint64_t wake_value = 0;
   bool wake_armed = false;
@@ -225,7 +226,7 @@ void submit_block(Load& load, Ring& ring, uint64_t index) {
 }
 
 void reap(Load& load, Ring& ring) {
-  io_uring_cqe* cqe;
+  io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring.ring, &cqe) == 0) {
     const uint64_t tag = io_uring_cqe_get_data64(cqe);
     const int res = cqe->res;
@@ -302,7 +303,7 @@ uint64_t sum_words(const Load& load) {
   uint64_t sum = 0;
   for (const auto& file : load.files)
     for (uint64_t i = 0; i + 8 <= file.bytes; i += 8) {
-      uint64_t word;
+      uint64_t word = 0;
       memcpy(&word, load.arena + file.at + i, 8);
       sum += word;
     }

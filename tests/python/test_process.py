@@ -277,13 +277,13 @@ PEAK = """
 import sys
 import numpy
 import infercluster
-def high_water():
+def resident(figure):
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))  # explicit huge pages count apart
-    return sum(int(lines.get(name, "0").split()[0]) for name in ("VmHWM", "HugetlbPages")) * 1024
+    return sum(int(lines.get(name, "0").split()[0]) for name in (figure, "HugetlbPages")) * 1024
 infercluster.load(sys.argv[2], framework="np")
-before = high_water()
+before = resident("VmRSS")  # not its peak: imports have one of their own
 loaded = infercluster.load(sys.argv[1], framework="np")
-print(high_water() - before - loaded.report["bytes"], loaded.report["bytes"])
+print(resident("VmHWM") - before - loaded.report["bytes"], loaded.report["bytes"])
 """
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <memory>
 
 #include "load/hub_cache.h"
 #include "load/location.h"
@@ -29,9 +30,13 @@ Result<safetensors::Header> read_header(const Fd& fd, const std::string& path, s
   IC_CHECK(os::read_exactly(fd, std::span(prefix).first(prefix_bytes), 0, path));
   IC_TRY(const std::uint64_t length,
          safetensors::parse_header_length(std::span(prefix).first(prefix_bytes), file_size));
-  std::vector<std::byte> json(length);
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(length + safetensors::kParsePadding);
+  const std::span json(memory.get(), length);
   IC_CHECK(os::read_exactly(fd, json, safetensors::kPrefixBytes, path));
-  return safetensors::parse_header(json, file_size, {options.compatibility, options.allow_trailing_bytes});
+  std::fill_n(memory.get() + length, safetensors::kParsePadding, std::byte{});
+  return safetensors::parse_header(
+      json, file_size,
+      {.compatibility = options.compatibility, .allow_trailing_bytes = options.allow_trailing_bytes, .padded = true});
 }
 
 // `resolved` is where `path` leads; it is what is opened.
@@ -293,12 +298,22 @@ Repository::Repository(std::string path, std::vector<RepositoryShard> shards, st
     : path_(std::move(path)), shards_(std::move(shards)) {
   for (const RepositoryShard& shard : shards_) tables_.shards.push_back(&shard.header);
   tables_.tensors = std::move(tensors);
+  for (const TensorRef& ref : tables_.tensors) bytes_ += tensor(ref).bytes();
+  if (is_one_table()) return;
   by_name_ = safetensors::hash_names(
       tables_.tensors.size(), [this](std::size_t i) -> const std::string& { return tensor(tables_.tensors[i]).name; });
-  for (const TensorRef& ref : tables_.tensors) bytes_ += tensor(ref).bytes();
+}
+
+bool Repository::is_one_table() const {
+  return shards_.size() == 1 && tables_.tensors.size() == shards_[0].header.tensors().size();
 }
 
 const TensorRef* Repository::find(std::string_view name) const {
+  if (is_one_table()) {
+    const std::vector<safetensors::Tensor>& all = shards_[0].header.tensors();
+    const safetensors::Tensor* found = shards_[0].header.find(name);
+    return found == nullptr ? nullptr : &tables_.tensors[static_cast<std::size_t>(found - all.data())];
+  }
   const std::optional<std::size_t> place = safetensors::find_name(
       by_name_, name, [this](std::size_t i) -> const std::string& { return tensor(tables_.tensors[i]).name; });
   return place ? &tables_.tensors[*place] : nullptr;

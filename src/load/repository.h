@@ -66,10 +66,13 @@ class Repository {
   std::vector<std::string> warnings;  // whole sentences for the user, such as a total_size that is wrong
 
  private:
+  // All tensors of one file, in its order: its header's own lookup does.
+  [[nodiscard]] bool is_one_table() const;
+
   std::string path_;
   std::vector<RepositoryShard> shards_;
   Tables tables_;
-  std::vector<safetensors::HashedName> by_name_;  // of tables_.tensors
+  std::vector<safetensors::HashedName> by_name_;  // of tables_.tensors; empty when it is one table
   std::uint64_t bytes_ = 0;
 };
 

@@ -25,6 +25,7 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 // A file with a U8 tensor of `bytes` bytes for each name.
 std::string file_of(const std::vector<std::string>& names, std::uint64_t bytes = 4) {
   std::vector<safetensors::Tensor> tensors;
+  tensors.reserve(names.size());
   for (const std::string& name : names) tensors.push_back({.name = name, .dtype = Dtype::u8, .shape = {bytes}});
   return safetensors::build_header(tensors, safetensors::Metadata{{"format", "pt"}}).value() +
          std::string(bytes * names.size(), 'x');

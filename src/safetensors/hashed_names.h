@@ -4,9 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -18,16 +20,30 @@ struct HashedName {
   std::size_t index = 0;  // of the name in the caller's list
 };
 
-// `name_at(i)` is the i-th of `count` names. Sorted by (hash, name, index).
+// `name_at(i)` is the i-th of `count` names. Sorted by (hash, name, index): first into about as many buckets as there
+// are names, by the hash's leading bits, then within each bucket, which is short unless hashes were made to collide.
 template <typename NameAt>
 std::vector<HashedName> hash_names(std::size_t count, NameAt name_at) {
+  const int bits = std::max(1, static_cast<int>(std::bit_width(count)));
+  std::vector<std::uint64_t> hashes(count);
+  std::vector<std::size_t> ends((std::size_t{1} << bits) + 1);  // at first: how many names the bucket before has
+  const auto bucket_of = [bits](std::uint64_t hash) { return static_cast<std::size_t>(hash >> (64 - bits)); };
+  for (std::size_t i = 0; i < count; ++i) {
+    hashes[i] = std::hash<std::string_view>{}(name_at(i));
+    ++ends[bucket_of(hashes[i]) + 1];
+  }
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
   std::vector<HashedName> names(count);
-  for (std::size_t i = 0; i < count; ++i) names[i] = {std::hash<std::string_view>{}(name_at(i)), i};
-  std::sort(names.begin(), names.end(), [&](const HashedName& a, const HashedName& b) {
+  for (std::size_t i = 0; i < count; ++i) names[ends[bucket_of(hashes[i])]++] = {hashes[i], i};
+  const auto before = [&](const HashedName& a, const HashedName& b) {
     if (a.hash != b.hash) return a.hash < b.hash;
     const int order = std::string_view(name_at(a.index)).compare(name_at(b.index));
     return order != 0 ? order < 0 : a.index < b.index;
-  });
+  };
+  for (std::size_t begin = 0, bucket = 0; begin < count; begin = ends[bucket++]) {
+    std::sort(names.begin() + static_cast<std::ptrdiff_t>(begin),
+              names.begin() + static_cast<std::ptrdiff_t>(ends[bucket]), before);
+  }
   return names;
 }
 

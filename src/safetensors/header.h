@@ -21,6 +21,7 @@ namespace infercluster::safetensors {
 
 inline constexpr std::uint64_t kHeaderLengthMax = 100'000'000;  // bytes of JSON, as in the reference
 inline constexpr std::uint64_t kPrefixBytes = 8;
+inline constexpr std::size_t kParsePadding = 64;
 
 struct Tensor {
   std::string name;
@@ -40,6 +41,7 @@ enum class Compatibility : std::uint8_t {
 struct ParseOptions {
   Compatibility compatibility = Compatibility::strict;
   bool allow_trailing_bytes = false;
+  bool padded = false;  // kParsePadding bytes after the JSON may be read, whatever they hold: that saves a copy
 };
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;  // in the file's order

@@ -10,6 +10,8 @@ namespace {
 
 using simdjson::dom::element;
 
+static_assert(kParsePadding >= simdjson::SIMDJSON_PADDING);
+
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 Error schema_error(std::string message) {
@@ -234,7 +236,7 @@ Result<Header> parse_header(std::span<const std::byte> json_bytes, std::uint64_t
     return Error(ErrorCode::corrupt, "the header is not UTF-8").with_kind("InvalidHeader");
   }
   simdjson::dom::parser parser;
-  Result<element> root = json::parse(text, parser);
+  Result<element> root = json::parse(text, options.padded ? json::Padding::readable : json::Padding::none, parser);
   if (!root) {
     if (root.error().code() == ErrorCode::out_of_memory) return std::move(root).error();
     return schema_error("the header is " + root.error().message());

@@ -86,6 +86,9 @@ TEST(HeaderParse, WhatTheReferenceAcceptsIsAccepted) {
       entry_with(",\"x\":\"\x7f\""),
       entry_with(",\"x\":" + std::string(125, '[') + "1" + std::string(125, ']')),
       entry_with(R"(,"x-0":"-0 18446744073709551616")"),
+      entry_with(R"(,"x":"2024-01-05")"),
+      entry_with(R"(,"x": -0)"),
+      entry_with(R"(,"x":[1,-0])"),
       entry_with(",\"x\":" + std::string(125, '[') + std::string(125, ']')),
   };
   for (const std::string& json : accepted) {

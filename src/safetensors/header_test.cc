@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace infercluster::safetensors {
 namespace {
@@ -107,6 +107,27 @@ TEST(HeaderTable, FindsByName) {
   EXPECT_EQ(moved.find(""), &moved.tensors()[2]);
   EXPECT_EQ(moved.find("a"), nullptr);
   EXPECT_EQ(moved.duplicate(), nullptr);
+}
+
+TEST(HashedNames, AreSortedFoundAndToldApartAtEverySize) {
+  for (const std::size_t count : {0U, 1U, 2U, 3U, 63U, 64U, 65U, 1000U, 4096U}) {
+    std::vector<std::string> list;
+    for (std::size_t i = 0; i < count; ++i) list.push_back("n" + std::to_string(i));
+    const auto name_at = [&list](std::size_t i) -> const std::string& { return list[i]; };
+    const std::vector<HashedName> names = hash_names(count, name_at);
+    ASSERT_EQ(names.size(), count);
+    EXPECT_TRUE(std::is_sorted(names.begin(), names.end(), [](auto a, auto b) { return a.hash < b.hash; })) << count;
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(find_name(names, list[i], name_at), i);
+    EXPECT_EQ(find_name(names, "m", name_at), std::nullopt);
+    EXPECT_EQ(find_duplicate(names, name_at), std::nullopt);
+    if (count < 2) continue;
+    list.back() = list.front();
+    const std::vector<HashedName> twice = hash_names(count, name_at);
+    EXPECT_EQ(find_duplicate(twice, name_at), count - 1);
+    EXPECT_EQ(find_name(twice, list.front(), name_at), 0U);
+    EXPECT_EQ(last_of_each(twice, name_at).size(), count - 1);
+    EXPECT_EQ(last_of_each(twice, name_at).front(), 1U);
+  }
 }
 
 }  // namespace

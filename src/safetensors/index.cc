@@ -71,7 +71,7 @@ std::vector<std::string> Index::shards() const {
 
 Result<Index> parse_index(std::string_view text) {
   simdjson::dom::parser parser;
-  Result<element> root = json::parse(text, parser);
+  Result<element> root = json::parse(text, json::Padding::none, parser);
   if (!root) {
     if (root.error().code() == ErrorCode::out_of_memory) return std::move(root).error();
     return index_error("the index is " + root.error().message()).with_hint("Download the index again");

@@ -138,6 +138,14 @@ void append_escape(std::string& out, char c) {
   }
 }
 
+// Whether -0 stands where a value can begin; it may be within a string.
+bool may_have_negative_zero(std::string_view text) {
+  for (std::size_t at = text.find("-0"); at != std::string_view::npos; at = text.find("-0", at + 2)) {
+    if (at == 0 || std::string_view(":,[ \t\r\n").find(text[at - 1]) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 // How deep containers lie within each other, by the brackets outside of strings.
 std::size_t nesting_of(std::string_view text) {
   std::size_t depth = 0;
@@ -155,19 +163,20 @@ std::size_t nesting_of(std::string_view text) {
   return deepest;
 }
 
-simdjson::error_code parse_nested(simdjson::dom::parser& parser, std::string_view text, std::size_t depth_max,
-                                  element& root) {
+simdjson::error_code parse_nested(simdjson::dom::parser& parser, std::string_view text, Padding padding,
+                                  std::size_t depth_max, element& root) {
   const simdjson::error_code error = parser.allocate(text.size(), depth_max);
   if (error != simdjson::SUCCESS) return error;
-  return parser.parse(text.data(), text.size(), true).get(root);
+  return parser.parse(text.data(), text.size(), padding == Padding::none).get(root);
 }
 
 // simdjson counts a container only when there is something in it: with its limit at the reference's it refuses too
 // early where the innermost one has contents, and one higher too late where it has none.
-simdjson::error_code parse_bounded(simdjson::dom::parser& parser, std::string_view text, element& root) {
-  const simdjson::error_code error = parse_nested(parser, text, kDepthMax, root);
+simdjson::error_code parse_bounded(simdjson::dom::parser& parser, std::string_view text, Padding padding,
+                                   element& root) {
+  const simdjson::error_code error = parse_nested(parser, text, padding, kDepthMax, root);
   if (error != simdjson::DEPTH_ERROR || nesting_of(text) > kDepthMax) return error;
-  return parse_nested(parser, text, kDepthMax + 1, root);
+  return parse_nested(parser, text, padding, kDepthMax + 1, root);
 }
 
 Error parse_error(simdjson::error_code code) {
@@ -180,19 +189,18 @@ Error parse_error(simdjson::error_code code) {
 
 }  // namespace
 
-Result<element> parse(std::string_view text, simdjson::dom::parser& parser) {
+Result<element> parse(std::string_view text, Padding padding, simdjson::dom::parser& parser) {
   if (text.empty()) return Error(ErrorCode::corrupt, "not valid JSON: it is empty");
   if (!surrogates_are_paired(text)) {
     return Error(ErrorCode::corrupt, "not valid JSON: a \\u escape of a lone surrogate");
   }
   element root;
   simdjson::error_code error = simdjson::NUMBER_ERROR;
-  const bool negative_zero = text.find("-0") != std::string_view::npos;  // or a name with it
-  if (!negative_zero) error = parse_bounded(parser, text, root);
+  if (!may_have_negative_zero(text)) error = parse_bounded(parser, text, padding, root);
   if (error == simdjson::NUMBER_ERROR) {
     std::string rewritten(text);
     rewrite_odd_integers(rewritten);
-    error = parse_bounded(parser, rewritten, root);
+    error = parse_bounded(parser, rewritten, Padding::none, root);
   }
   if (error != simdjson::SUCCESS) return parse_error(error);
   return root;

@@ -5,6 +5,7 @@
 
 #include <simdjson.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,7 +18,9 @@ inline constexpr std::size_t kDepthMax = 127;  // containers within each other
 // Parses and validates all of `text`. The element lives as long as `parser`, and until its next use. Where simdjson and
 // the reference's parser differ, the reference wins: lone surrogates in \u escapes are refused; integers beyond 64 bits
 // and -0 are numbers, but not integers. Errors: corrupt (without a kind), out_of_memory.
-Result<simdjson::dom::element> parse(std::string_view text, simdjson::dom::parser& parser);
+// Padding::readable: simdjson::SIMDJSON_PADDING bytes after the text may be read; else it is copied.
+enum class Padding : std::uint8_t { none, readable };
+Result<simdjson::dom::element> parse(std::string_view text, Padding padding, simdjson::dom::parser& parser);
 
 // A non-negative integer of 64 bits; a float is none, whatever its value.
 bool read_integer(simdjson::dom::element element, std::uint64_t& value);

@@ -24,7 +24,8 @@ std::string file_bytes(char fill) {
     tensors[i].shape = {100, 1024};
   }
   std::string bytes = safetensors::build_header(tensors, std::nullopt).value();
-  for (std::size_t i = 0; i < std::size_t{3} * 100 * 1024; ++i) bytes += static_cast<char>(fill + static_cast<char>(i % 61));
+  for (std::size_t i = 0; i < std::size_t{3} * 100 * 1024; ++i)
+    bytes += static_cast<char>(fill + static_cast<char>(i % 61));
   return bytes;
 }
 

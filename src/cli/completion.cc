@@ -78,6 +78,7 @@ std::string names_of(const Command& command) {
 
 std::string names_of(const std::vector<Command>& commands) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const Command& command : commands) names.push_back(command.name);
   return joined(names);
 }
@@ -129,7 +130,7 @@ std::string quoted(const std::string& text) {
   return safe;
 }
 
-std::string zsh_description(std::string text) {
+std::string zsh_description(const std::string& text) {
   std::string safe;
   for (const char c : text) {
     if (c == '\'') continue;

@@ -34,7 +34,6 @@ Result<std::unique_ptr<Runner>> Execution::make_runner(RunnerHooks hooks) {
   }
   const unsigned processors = std::max(1U, os::usable_processors());
   RunnerOptions options;
-  options.resident_copies_max = std::max(4U, 2 * processors);
   options.prefault_threads = std::clamp(processors, 1U, kPrefaultThreadsMax);
   return std::make_unique<Runner>(prepared.tables(), prepared.plan, prepared.readers, std::move(engine),
                                   std::move(ring), memory::make_host_copier(), *environment.clock, environment.governor,

@@ -145,7 +145,6 @@ Result<bool> Runner::issue_one() {
     return false;
   };
   if (free_flights_.empty()) return blocked_on(Blocked::storage);
-  if (resident && resident_in_flight_ >= options_.resident_copies_max) return blocked_on(Blocked::storage);
   if (planned.landed) {
     if (landed_in_flight_ > 0 && landed_in_flight_ + planned.length > options_.in_flight_bytes_max) {
       return blocked_on(Blocked::storage);
@@ -176,7 +175,6 @@ Result<bool> Runner::issue_one() {
   }
   free_flights_.pop_back();
   if (planned.landed) landed_in_flight_ += planned.length;
-  if (resident) ++resident_in_flight_;
   return true;
 }
 
@@ -210,7 +208,6 @@ Status Runner::handle(const io::Event& event) {
   }
   flight.quiesced = true;
   if (planned.landed) landed_in_flight_ -= planned.length;
-  if (resident_in_flight_ > 0) --resident_in_flight_;
   copying_.push_back(static_cast<std::uint32_t>(event.token));
   return {};
 }

@@ -27,7 +27,6 @@ namespace infercluster::load {
 
 struct RunnerOptions {
   std::uint64_t in_flight_bytes_max = 64u << 20;  // of landed transfers; staged ones are bounded by the ring
-  unsigned resident_copies_max = 4;               // at once, from the page cache
   unsigned prefault_threads = 1;
 };
 
@@ -113,7 +112,6 @@ class Runner {
   std::size_t next_acquire_ = 0;
   std::size_t units_left_ = 0;
   std::uint64_t landed_in_flight_ = 0;  // bytes
-  unsigned resident_in_flight_ = 0;
   Blocked blocked_ = Blocked::no;
   Clock::Duration pause_{};  // the governor asked to wait
   std::optional<Error> error_;

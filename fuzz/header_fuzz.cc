@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as the JSON of a safetensors header. What must hold: no fault; every error has a kind; what strict rules
-// accept the reference's accept alike; the file's size is checked to the byte; what parses is written again to the same
-// table.
+// accept the reference's accept alike; parsing in place gives the same table or error, whatever the padding holds; the
+// file's size is checked to the byte; what parses is written again to the same table.
 #include <algorithm>
+#include <memory>
 
 #include "base/assert.h"
 #include "safetensors/header.h"
@@ -20,6 +21,25 @@ void check_error(const Error& error) {
   IC_ASSERT(!error.kind().empty());
   IC_ASSERT(error.code() == ErrorCode::corrupt);
   IC_ASSERT(!error.message().empty());
+}
+
+// In place, as a repository's files are parsed: what the padding holds must not count.
+void check_padded(std::span<const std::byte> json, ParseOptions options, const Result<Header>& expected) {
+  constexpr std::string_view kFillers("\0\"0}\xFF", 5);
+  options.padded = true;
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(json.size() + kParsePadding);
+  std::copy(json.begin(), json.end(), memory.get());
+  const char filler = kFillers[json.size() % kFillers.size()];
+  std::fill_n(memory.get() + json.size(), kParsePadding, static_cast<std::byte>(filler));
+  const Result<Header> header = parse_header({memory.get(), json.size()}, kAnySize, options);
+  IC_ASSERT(header.ok() == expected.ok());
+  if (!expected.ok()) {
+    IC_ASSERT(header.error().to_string() == expected.error().to_string());
+    return;
+  }
+  const auto& tensors = expected->tensors();
+  IC_ASSERT(std::equal(tensors.begin(), tensors.end(), header->tensors().begin(), header->tensors().end(), same));
+  IC_ASSERT(header->metadata() == expected->metadata() && header->data_begin() == expected->data_begin());
 }
 
 // The table does not depend on what follows the data, but the verdict does.
@@ -61,9 +81,12 @@ void check_rebuilt(const Header& header) {
 }
 
 void check(std::span<const std::byte> json) {
-  const Result<Header> strict = parse_header(json, kAnySize, {.allow_trailing_bytes = true});
-  const Result<Header> lax =
-      parse_header(json, kAnySize, {.compatibility = Compatibility::reference, .allow_trailing_bytes = true});
+  constexpr ParseOptions kStrict{.allow_trailing_bytes = true};
+  constexpr ParseOptions kLax{.compatibility = Compatibility::reference, .allow_trailing_bytes = true};
+  const Result<Header> strict = parse_header(json, kAnySize, kStrict);
+  const Result<Header> lax = parse_header(json, kAnySize, kLax);
+  check_padded(json, kStrict, strict);
+  check_padded(json, kLax, lax);
   if (strict.ok()) {
     IC_ASSERT(lax.ok() && lax->tensors().size() == strict->tensors().size());
     for (std::size_t i = 0; i < strict->tensors().size(); ++i) IC_ASSERT(same(strict->tensors()[i], lax->tensors()[i]));

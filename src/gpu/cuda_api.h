@@ -47,6 +47,7 @@ enum class CuResult : int {
 
 // CUdevice_attribute
 enum class CuDeviceAttribute : int {
+  max_pitch = 11,
   integrated = 18,
   async_engine_count = 40,
   unified_addressing = 41,
@@ -56,8 +57,15 @@ enum class CuDeviceAttribute : int {
   gpu_direct_rdma_supported = 116,
 };
 
-// CUpointer_attribute. `memory_type` writes an unsigned int, `device_ordinal` an int, `context` a CuContext.
-enum class CuPointerAttribute : int { context = 1, memory_type = 2, device_ordinal = 9 };
+// CUpointer_attribute. Written: `context` a CuContext, `memory_type` an unsigned int, `device_ordinal` an int,
+// `range_start` a CuDevicePtr and `range_size` a size_t: the allocation or registration that holds the address.
+enum class CuPointerAttribute : int {
+  context = 1,
+  memory_type = 2,
+  device_ordinal = 9,
+  range_start = 11,
+  range_size = 12,
+};
 
 // CUmemorytype
 enum class CuMemoryType : unsigned { host = 1, device = 2, array = 3, unified = 4 };

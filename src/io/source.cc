@@ -6,10 +6,10 @@
 namespace infercluster::io {
 
 void Source::start(const Attempt&, const AttemptDone&) {
-  IC_ASSERT(!"a source without operations must override start()");
+  IC_FAIL("a source without operations must override start()");
 }
 void Source::abort(std::uint64_t) {
-  IC_ASSERT(!"an abortable source must override abort()");
+  IC_FAIL("an abortable source must override abort()");
 }
 ErrorAction Source::on_error(int) {
   return ErrorAction::fail;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -71,8 +72,8 @@ int try_system_calls(const io_uring& ring) {
   const auto fd = static_cast<unsigned>(ring.ring_fd);
   const int entered = io_uring_enter(fd, 0, 0, 0, nullptr);
   if (entered < 0 && entered != -EBADFD) return entered;
-  io_uring_probe probe{};
-  const int registered = io_uring_register(fd, IORING_REGISTER_PROBE, &probe, 0);
+  alignas(io_uring_probe) std::array<std::byte, sizeof(io_uring_probe)> probe{};
+  const int registered = io_uring_register(fd, IORING_REGISTER_PROBE, probe.data(), 0);
   return registered == -EPERM || registered == -EACCES || registered == -ENOSYS ? registered : 0;
 }
 
@@ -266,7 +267,7 @@ std::size_t UringBackend::wait(std::span<OperationResult> results, std::chrono::
     const bool starved = result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
     if (result != 0 && result != -ETIME && result != -EINTR && !starved) {
       log_error("io_uring_enter failed with errno " + std::to_string(-result));
-      IC_ASSERT(!"io_uring_enter failed");
+      IC_FAIL("io_uring_enter failed");
     }
     // liburing says ETIME also where it gave up after a second look, so only the clock tells whether the time is over.
     if (count > 0 || woken_) break;

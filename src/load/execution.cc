@@ -19,6 +19,7 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
   Execution execution;
   execution.environment = environment;
   execution.begin = environment.clock->now();
+  IC_TRY(execution.target, open_target(options));
   IC_TRY(io::ChosenBackend chosen, environment.open_backend(options.backend));
   execution.backend = chosen.backend->name();
   execution.backend_reason = std::move(chosen.reason);
@@ -30,31 +31,15 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
 Result<std::unique_ptr<Runner>> Execution::make_runner(RunnerHooks hooks) {
   std::optional<memory::Ring> ring;
   if (prepared.slots > 0) {
-    IC_TRY(ring, memory::Ring::create(prepared.slot_bytes, prepared.slots));
+    IC_TRY(ring, target->make_ring(prepared.slot_bytes, prepared.slots));
   }
   const unsigned processors = std::max(1U, os::usable_processors());
   RunnerOptions options;
   options.prefault_threads = std::clamp(processors, 1U, kPrefaultThreadsMax);
+  IC_TRY(std::unique_ptr<memory::Copier> copier, target->make_copier());
   return std::make_unique<Runner>(prepared.tables(), prepared.plan, prepared.readers, std::move(engine),
-                                  std::move(ring), memory::make_host_copier(), *environment.clock, environment.governor,
+                                  std::move(ring), target, std::move(copier), *environment.clock, environment.governor,
                                   options, std::move(hooks));
-}
-
-Status Execution::check_free_memory(std::uint64_t bytes) const {
-  const os::MemoryLimits limits = os::memory_limits();
-  std::uint64_t ceiling = limits.total;
-  std::string what = "this machine has";
-  if (limits.cgroup_limit) {
-    const std::uint64_t left = *limits.cgroup_limit - std::min(*limits.cgroup_limit, limits.cgroup_used);
-    if (left < ceiling) {
-      ceiling = left;
-      what = "this process's cgroup leaves";
-    }
-  }
-  if (ceiling == 0 || bytes <= ceiling) return {};
-  return Error(ErrorCode::out_of_memory,
-               "the tensors need " + format_bytes(bytes) + " of memory, and " + what + " " + format_bytes(ceiling))
-      .with_hint("Load fewer tensors or slices of them, stream them, or raise the limit");
 }
 
 Report Execution::report(const Runner& runner) const {
@@ -69,6 +54,8 @@ Report Execution::report(const Runner& runner) const {
   report.waited.other =
       std::max(0.0, report.seconds - report.waited.storage - report.waited.memory - report.waited.verify);
   report.moved_bytes = runner.moved_bytes();
+  report.device_copies = runner.device_copies().copies;
+  report.device_copy_bytes = runner.device_copies().bytes;
   const io::EngineStatistics& statistics = runner.engine_statistics();
   report.bytes_read = statistics.bytes_read;
   report.requests = statistics.requests;
@@ -78,9 +65,18 @@ Report Execution::report(const Runner& runner) const {
   return report;
 }
 
-void* empty_tensor_address() {
+LoadedTensor loaded_tensor(const Prepared& prepared, std::size_t index, const memory::Block& block) {
+  // Where a tensor of zero bytes points: aligned, never null, never to be read.
   alignas(4096) static std::byte nowhere[4096];
-  return nowhere;
+  const PlannedTensor& planned = prepared.plan.tensors[index];
+  const safetensors::Tensor& tensor = prepared.tables().tensor(planned.ref);
+  LoadedTensor one{tensor.name, tensor.dtype, planned.shape, nowhere, planned.bytes, nullptr};
+  if (planned.placement == Placement::arena) {
+    one.data = block.span.host() + planned.offset;
+  } else if (planned.placement == Placement::caller) {
+    one.data = planned.destination->host();
+  }
+  return one;
 }
 
 }  // namespace infercluster::load

@@ -9,6 +9,7 @@
 #include "load/job.h"
 #include "load/prepare.h"
 #include "load/runner.h"
+#include "load/target.h"
 
 namespace infercluster::load {
 
@@ -18,6 +19,7 @@ struct Execution {
   Clock::TimePoint begin;
   std::string backend;
   std::string backend_reason;
+  std::shared_ptr<Target> target;
   std::unique_ptr<io::Engine> engine;  // until make_runner()
   Prepared prepared;
 
@@ -25,13 +27,11 @@ struct Execution {
                                 const Environment& environment, Purpose purpose);
   Result<std::unique_ptr<Runner>> make_runner(RunnerHooks hooks);
 
-  // Refuses (out_of_memory) what cannot fit in this machine or cgroup, rather than being killed half-way.
-  [[nodiscard]] Status check_free_memory(std::uint64_t bytes) const;
   // All but the memory figures. `runner` has ended.
   [[nodiscard]] Report report(const Runner& runner) const;
 };
 
-// Where a tensor of zero bytes points: aligned, never null, never to be read.
-void* empty_tensor_address();
+// Tensor `index` of the plan in its unit's memory, without an owner.
+LoadedTensor loaded_tensor(const Prepared& prepared, std::size_t index, const memory::Block& block);
 
 }  // namespace infercluster::load

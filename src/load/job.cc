@@ -15,7 +15,7 @@ namespace infercluster::load {
 struct Job::Impl {
   Execution execution;
   PageCache page_cache = PageCache::automatic;
-  std::vector<std::shared_ptr<memory::Arena>> arenas;  // one per unit; null: it needs none
+  std::vector<memory::Block> blocks;  // one per unit; null: it needs none
   std::unique_ptr<Runner> runner;
   std::thread thread;
 
@@ -27,14 +27,15 @@ struct Job::Impl {
 
   Status allocate() {
     const Plan& plan = execution.prepared.plan;
-    IC_CHECK(execution.check_free_memory(plan.arena_bytes + execution.prepared.ring_bytes()));
+    Target& target = *execution.target;
+    const bool on_host = target.kind() == memory::Kind::host;
+    IC_CHECK(target.check_free(plan.arena_bytes + (on_host ? execution.prepared.ring_bytes() : 0)));
     for (const Unit& unit : plan.units) {
-      if (unit.arena_bytes == 0) {
-        arenas.push_back(nullptr);
-        continue;
+      memory::Block block;
+      if (unit.arena_bytes > 0) {
+        IC_TRY(block, target.allocate(unit.arena_bytes));
       }
-      IC_TRY(std::shared_ptr<memory::Arena> arena, memory::Arena::allocate(unit.arena_bytes));
-      arenas.push_back(std::move(arena));
+      blocks.push_back(std::move(block));
     }
     return {};
   }
@@ -52,19 +53,23 @@ struct Job::Impl {
     // A file that changed explains every other error, and a mixture of two files must not get out.
     if (status.ok() || status.error().code() != ErrorCode::cancelled) IC_CHECK(check_unchanged(execution.prepared));
     if (!status.ok()) {
-      arenas.clear();
+      blocks.clear();
       return std::move(status).error();
     }
-    for (const auto& arena : arenas) {
-      if (arena) IC_CHECK(arena->inherit_on_fork());
+    for (const memory::Block& block : blocks) {
+      if (block.arena) IC_CHECK(block.arena->inherit_on_fork());
     }
     Loaded loaded;
     loaded.metadata = execution.prepared.repository->metadata();
     loaded.tensors = tensors();
     loaded.report = execution.report(*runner);
-    loaded.report.working_bytes = execution.prepared.ring_bytes() + execution.prepared.plan.padding_bytes();
-    loaded.report.peak_host_bytes = execution.prepared.plan.arena_bytes + execution.prepared.ring_bytes();
-    arenas.clear();
+    loaded.report.working_bytes = execution.prepared.ring_bytes();
+    loaded.report.peak_host_bytes = execution.prepared.ring_bytes();
+    if (execution.target->kind() == memory::Kind::host) {
+      loaded.report.working_bytes += execution.prepared.plan.padding_bytes();
+      loaded.report.peak_host_bytes += execution.prepared.plan.arena_bytes;
+    }
+    blocks.clear();
     fill_page_cache(loaded.report);
     return loaded;
   }
@@ -75,16 +80,8 @@ struct Job::Impl {
     loaded.reserve(plan.tensors.size());
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
       for (std::size_t i = plan.units[unit].first_tensor; i < plan.units[unit].last_tensor; ++i) {
-        const PlannedTensor& planned = plan.tensors[i];
-        const safetensors::Tensor& tensor = execution.prepared.tables().tensor(planned.ref);
-        LoadedTensor one{tensor.name, tensor.dtype, planned.shape, empty_tensor_address(), planned.bytes, nullptr};
-        if (planned.placement == Placement::arena) {
-          one.data = arenas[unit]->data() + planned.offset;
-          one.owner = arenas[unit];
-        } else if (planned.placement == Placement::caller) {
-          one.data = planned.destination->host();
-        }
-        loaded.push_back(std::move(one));
+        loaded.push_back(loaded_tensor(execution.prepared, i, blocks[unit]));
+        if (plan.tensors[i].placement == Placement::arena) loaded.back().owner = blocks[unit].owner;
       }
     }
     return loaded;
@@ -122,7 +119,9 @@ Result<std::unique_ptr<Job>> Job::start(std::shared_ptr<const Repository> reposi
   IC_CHECK(impl->allocate());
   Impl* const self = impl.get();
   RunnerHooks hooks;
-  hooks.acquire = [self](std::size_t unit) -> Result<AcquiredArena> { return AcquiredArena(self->arenas[unit]); };
+  hooks.acquire = [self](std::size_t unit) -> Result<std::optional<Acquired>> {
+    return std::optional(Acquired{self->blocks[unit], nullptr});
+  };
   hooks.delivered = [](std::size_t) -> Status { return {}; };
   IC_TRY(impl->runner, impl->execution.make_runner(std::move(hooks)));
   impl->thread = start_thread("ic-load", [self] { self->run(); });

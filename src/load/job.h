@@ -26,7 +26,8 @@ struct LoadedTensor {
   std::string name;
   safetensors::Dtype dtype = safetensors::Dtype::u8;
   std::vector<std::uint64_t> shape;  // as delivered: of the slice, where one was asked for
-  void* data = nullptr;              // C order; an aligned non-null address also for zero bytes. Writable
+  void* data = nullptr;              // C order; an aligned non-null address also for zero bytes. Writable; on the
+                                     // device, where the load had one
   std::uint64_t bytes = 0;
   std::shared_ptr<void> owner;  // keeps `data` valid; null for a tensor that went into memory of the caller
 };

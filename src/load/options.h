@@ -9,6 +9,7 @@
 
 #include "io/backend.h"
 #include "io/source.h"
+#include "memory/block.h"
 #include "memory/span.h"
 #include "safetensors/header.h"
 
@@ -58,6 +59,25 @@ enum class PageCache : std::uint8_t {
   bypass,     // leave the page cache as it was found
 };
 
+// GPUDirect Storage: from storage to the device without a copy in host memory.
+enum class Gds : std::uint8_t {
+  automatic,  // where a probe of this mount shows it to be real and faster, for large loads
+  always,     // where it is not real, an error that says why
+  never,
+};
+
+// Where tensors go, when not to host memory.
+struct DeviceOptions {
+  int ordinal = 0;
+  // Of the caller's allocator, by which he wants the memory of tensors: called by the thread that starts the load, and
+  // of a stream by threads of ours. Empty: the driver's.
+  memory::Allocate allocate;
+  // A CUstream whose earlier work may still use that memory, and on which the caller uses the tensors of a stream:
+  // copies wait for it, and so does the reuse of memory. 0: the default stream.
+  std::uintptr_t stream = 0;
+  Gds gds = Gds::automatic;
+};
+
 struct Options {
   std::vector<std::string>
       names;  // names or shell patterns; empty: all. A name or pattern that matches nothing is an error
@@ -70,7 +90,9 @@ struct Options {
   PageCache page_cache = PageCache::automatic;
   io::DirectPolicy direct = io::DirectPolicy::automatic;
   io::BackendOptions backend;
-  std::uint32_t tensor_alignment = 0;  // bytes that each tensor's address must be a multiple of; 0: its dtype's
+  std::uint32_t tensor_alignment = 0;   // bytes that each tensor's address must be a multiple of; 0: its dtype's, and
+                                        // 256 on a device
+  std::optional<DeviceOptions> device;  // unset: host memory
 };
 
 }  // namespace infercluster::load

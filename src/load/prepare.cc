@@ -210,7 +210,8 @@ class Preparer {
   Status check_blobs() const {
     for (const Unit& unit : prepared_.plan.units) {
       const ShardReader& reader = prepared_.readers[unit.shard];
-      if (reader.sha256.empty() || covers_whole_file(unit, *prepared_.tables().shards[unit.shard])) continue;
+      if (reader.sha256.empty() || covers_whole_file(prepared_.plan, unit, *prepared_.tables().shards[unit.shard]))
+        continue;
       return Error(ErrorCode::unsupported,
                    "is named by the SHA-256 of the whole file, which proves nothing of a part of it")
           .with_path(reader.source->name())

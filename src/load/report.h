@@ -34,8 +34,11 @@ struct Report {
   std::uint64_t working_bytes = 0;    // of that, beyond the tensors
   std::vector<FileReport> files;
   Waited waited;
-  std::uint64_t moved_bytes = 0;  // copied by the host after they had landed
-  std::uint64_t bytes_read = 0;   // from storage or page cache
+  std::uint64_t moved_bytes = 0;    // copied by the host after they had landed
+  std::uint64_t device_copies = 0;  // from the host's ring to a device; adjacent tensors go as one
+  std::uint64_t device_copy_bytes = 0;
+  std::uint64_t gds_bytes = 0;   // of bytes_read: by GPUDirect Storage, without passing through host memory
+  std::uint64_t bytes_read = 0;  // from storage or page cache
   std::uint64_t requests = 0;
   std::uint64_t retries = 0;
   std::uint64_t page_cache_fill_bytes = 0;  // asked for behind the load

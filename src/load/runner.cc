@@ -20,7 +20,7 @@ constexpr std::size_t kFlightsMax = 256;
 }  // namespace
 
 Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers,
-               std::unique_ptr<io::Engine> engine, std::optional<memory::Ring> ring,
+               std::unique_ptr<io::Engine> engine, std::optional<memory::Ring> ring, std::shared_ptr<Target> target,
                std::unique_ptr<memory::Copier> copier, const Clock& clock, io::Governor* governor,
                const RunnerOptions& options, RunnerHooks hooks)
     : tables_(tables),
@@ -28,6 +28,7 @@ Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> re
       readers_(readers),
       engine_(std::move(engine)),
       ring_(std::move(ring)),
+      target_(std::move(target)),
       copier_(std::move(copier)),
       clock_(clock),
       governor_(governor),
@@ -78,6 +79,7 @@ Status Runner::run() {
     engine_->poll(events, kPollTimeout);
   }
   if (Status drained = copier_->drain(); !drained.ok() && !error_) error_ = std::move(drained).error();
+  if (target_->kind() == memory::Kind::cuda) device_copies_ = copier_->statistics();
   prefaulter_.stop();
   if (error_) return *error_;
   return {};
@@ -117,18 +119,17 @@ Status Runner::issue() {
 Result<bool> Runner::acquire_units_ahead() {
   constexpr std::size_t kAhead = 2;
   while (next_acquire_ < plan_.units.size() && next_acquire_ < next_unit_ + kAhead) {
-    IC_TRY(AcquiredArena arena, hooks_.acquire(next_acquire_));
-    if (!arena) return false;
+    IC_TRY(std::optional<Acquired> acquired, hooks_.acquire(next_acquire_));
+    if (!acquired) return false;
+    if (acquired->busy_until) IC_CHECK(copier_->wait_for(*acquired->busy_until));
     UnitState& state = units_[next_acquire_];
     const Unit& unit = plan_.units[next_acquire_];
-    state.arena = std::move(*arena);
-    state.acquired = true;
+    state.block = std::move(acquired->block);
     // Copies from the page cache clear fresh pages best themselves, while they are in the processor's cache.
     const ShardReader& reader = readers_[unit.shard];
     const bool resident = reader.source != nullptr && reader.source->mode() == io::FileMode::resident;
-    if (state.arena && !resident && !state.arena->is_populated(0, unit.landing_bytes)) {
-      prefaulter_.add(state.arena, unit.landing_bytes);
-    }
+    const std::shared_ptr<memory::Arena>& arena = state.block.arena;
+    if (arena && !resident && !arena->is_populated(0, unit.landing_bytes)) prefaulter_.add(arena, unit.landing_bytes);
     ++next_acquire_;
   }
   return true;
@@ -149,7 +150,7 @@ Result<bool> Runner::issue_one() {
     if (landed_in_flight_ > 0 && landed_in_flight_ + planned.length > options_.in_flight_bytes_max) {
       return blocked_on(Blocked::storage);
     }
-    if (!resident && !state.arena->is_populated(planned.arena_offset, planned.length))
+    if (!resident && !state.block.arena->is_populated(planned.arena_offset, planned.length))
       return blocked_on(Blocked::memory);
   } else if (ring_->available() == 0) {
     return blocked_on(Blocked::storage);
@@ -168,7 +169,7 @@ Result<bool> Runner::issue_one() {
   transfer.offset = planned.file_offset;
   transfer.length = planned.length;
   transfer.end_of_data = planned.end_of_data;
-  transfer.memory = flight.slot ? ring_->memory(*flight.slot) : state.arena->data() + planned.arena_offset;
+  transfer.memory = memory_of(flight).host();
   if (!engine_->submit(transfer)) {
     if (flight.slot) ring_->give_back(*flight.slot);
     return blocked_on(Blocked::storage);
@@ -212,14 +213,20 @@ Status Runner::handle(const io::Event& event) {
   return {};
 }
 
+memory::Span Runner::memory_of(const InFlight& flight) const {
+  if (flight.slot) return ring_->span(*flight.slot);
+  const PlannedTransfer& planned = plan_.units[flight.unit].transfers[flight.transfer];
+  return units_[flight.unit].block.span.part(planned.arena_offset, planned.length);
+}
+
 Status Runner::deliver_transfer(InFlight& flight) {
   const Unit& unit = plan_.units[flight.unit];
   const PlannedTransfer& planned = unit.transfers[flight.transfer];
-  UnitState& state = units_[flight.unit];
-  const std::byte* memory = flight.slot ? ring_->memory(*flight.slot) : state.arena->data() + planned.arena_offset;
-  IC_CHECK(verify(unit, planned, memory));
+  const memory::Span memory = memory_of(flight);
+  IC_CHECK(verify(unit, planned, memory.host()));
   if (!planned.landed) {
-    IC_CHECK(scatter(unit, planned, memory, state));
+    const memory::Span window = memory.part(0, planned.end_of_data - planned.file_offset);
+    IC_CHECK(scatter(unit, planned, window, units_[flight.unit]));
     IC_TRY(flight.fence, copier_->fence());
   }
   return {};
@@ -244,21 +251,16 @@ Status Runner::verify(const Unit& unit, const PlannedTransfer& transfer, const s
   return status;
 }
 
-Status Runner::scatter(const Unit& unit, const PlannedTransfer& transfer, const std::byte* memory, UnitState& state) {
-  const std::span<const std::byte> window(memory, transfer.end_of_data - transfer.file_offset);
+Status Runner::scatter(const Unit& unit, const PlannedTransfer& transfer, const memory::Span& window,
+                       const UnitState& state) {
   for (const std::uint32_t index : transfer.scatter) {
     const StagedRows& staged = unit.rows[index];
     const PlannedTensor& tensor = plan_.tensors[staged.tensor];
-    memory::Span span;
-    if (tensor.placement == Placement::caller) {
-      span = *tensor.destination;
-    } else {
-      span = state.arena->span();
-      span.address += tensor.offset;
-      span.bytes = tensor.bytes;
-    }
+    const memory::Span span = tensor.placement == Placement::caller
+                                  ? *tensor.destination
+                                  : state.block.span.part(tensor.offset, tensor.bytes);
     IC_TRY(const std::uint64_t copied, scatter_rows(staged.rows, transfer.file_offset, window, span, *copier_));
-    moved_bytes_ += copied;
+    if (span.kind == memory::Kind::host) moved_bytes_ += copied;
   }
   return {};
 }
@@ -286,13 +288,13 @@ Status Runner::release_copied() {
 Status Runner::complete(std::size_t index) {
   const Unit& unit = plan_.units[index];
   UnitState& state = units_[index];
-  IC_CHECK(check_sha256(unit, state));
   for (const Move& move : unit.moves) {
-    std::memmove(state.arena->data() + move.to, state.arena->data() + move.from, move.bytes);
+    std::memmove(state.block.span.host() + move.to, state.block.span.host() + move.from, move.bytes);
     moved_bytes_ += move.bytes;
   }
+  IC_CHECK(check_sha256(unit, state));
   --units_left_;
-  state.arena.reset();
+  state.block = {};
   return hooks_.delivered(index);
 }
 
@@ -300,7 +302,8 @@ Status Runner::check_sha256(const Unit& unit, const UnitState& state) {
   const ShardReader& reader = readers_[unit.shard];
   if (reader.sha256.empty()) return {};
   const Clock::TimePoint before = clock_.now();
-  Status status = check_blob(unit, *state.arena, *reader.source, reader.sha256);
+  Status status =
+      check_blob({plan_, unit, state.block, *tables_.shards[unit.shard], *reader.source, reader.sha256}, *target_);
   waited_.verify += seconds_between(before, clock_.now());
   return status;
 }

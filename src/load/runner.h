@@ -18,7 +18,8 @@
 #include "load/plan.h"
 #include "load/report.h"
 #include "load/shard_reader.h"
-#include "memory/arena.h"
+#include "load/target.h"
+#include "memory/block.h"
 #include "memory/copier.h"
 #include "memory/prefault.h"
 #include "memory/ring.h"
@@ -30,12 +31,15 @@ struct RunnerOptions {
   unsigned prefault_threads = 1;
 };
 
-// A unit's arena; empty when there is no room for it yet: the runner asks again when it was woken. A null arena: the
-// unit needs none.
-using AcquiredArena = std::optional<std::shared_ptr<memory::Arena>>;
+// A unit's memory. A null block: the unit needs none.
+struct Acquired {
+  memory::Block block;
+  std::shared_ptr<const memory::Mark> busy_until;  // somebody may still work on the memory up to here; null: nobody
+};
 
 struct RunnerHooks {
-  std::function<Result<AcquiredArena>(std::size_t unit)> acquire;
+  // Nothing: there is no room for it yet, and the runner asks again when it was woken.
+  std::function<Result<std::optional<Acquired>>(std::size_t unit)> acquire;
   std::function<Status(std::size_t unit)>
       delivered;  // its bytes are in place and checked, and no read may still write to its memory
 };
@@ -44,8 +48,8 @@ struct RunnerHooks {
 class Runner {
  public:
   Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers, std::unique_ptr<io::Engine> engine,
-         std::optional<memory::Ring> ring, std::unique_ptr<memory::Copier> copier, const Clock& clock,
-         io::Governor* governor, const RunnerOptions& options, RunnerHooks hooks);
+         std::optional<memory::Ring> ring, std::shared_ptr<Target> target, std::unique_ptr<memory::Copier> copier,
+         const Clock& clock, io::Governor* governor, const RunnerOptions& options, RunnerHooks hooks);
   ~Runner();
 
   // Returns when every unit is delivered, or at the first error, when nothing is in flight any more.
@@ -56,7 +60,10 @@ class Runner {
   [[nodiscard]] std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
   // Both are complete once run() has returned.
   [[nodiscard]] const Waited& waited() const { return waited_; }
+  // By the host, after they had landed or were staged.
   [[nodiscard]] std::uint64_t moved_bytes() const { return moved_bytes_ + engine_->statistics().moved_bytes; }
+  // To a device.
+  [[nodiscard]] const memory::CopyStatistics& device_copies() const { return device_copies_; }
   [[nodiscard]] const io::EngineStatistics& engine_statistics() const { return engine_->statistics(); }
 
  private:
@@ -72,8 +79,7 @@ class Runner {
   };
 
   struct UnitState {
-    std::shared_ptr<memory::Arena> arena;
-    bool acquired = false;
+    memory::Block block;
     std::uint64_t transfers_left = 0;  // not delivered, quiesced and copied
   };
 
@@ -82,9 +88,10 @@ class Runner {
   Result<bool> acquire_units_ahead();
   Status wait_for_events();
   Status handle(const io::Event& event);
+  [[nodiscard]] memory::Span memory_of(const InFlight& flight) const;  // the transfer's own
   Status deliver_transfer(InFlight& flight);
   Status verify(const Unit& unit, const PlannedTransfer& transfer, const std::byte* memory);
-  Status scatter(const Unit& unit, const PlannedTransfer& transfer, const std::byte* memory, UnitState& state);
+  Status scatter(const Unit& unit, const PlannedTransfer& transfer, const memory::Span& window, const UnitState& state);
   Status release_copied();
   Status complete(std::size_t unit);
   Status check_sha256(const Unit& unit, const UnitState& state);
@@ -96,6 +103,7 @@ class Runner {
   const std::span<ShardReader> readers_;
   const std::unique_ptr<io::Engine> engine_;
   std::optional<memory::Ring> ring_;
+  const std::shared_ptr<Target> target_;
   const std::unique_ptr<memory::Copier> copier_;
   const Clock& clock_;
   io::Governor* const governor_;
@@ -120,6 +128,7 @@ class Runner {
   std::atomic<std::uint64_t> bytes_done_{0};
   Waited waited_;
   std::uint64_t moved_bytes_ = 0;
+  memory::CopyStatistics device_copies_;
 };
 
 }  // namespace infercluster::load

@@ -23,11 +23,11 @@ TEST(Scatter, WindowsOfAnyCutTogetherBringEveryRow) {
     rows.file_offset = random() % 500;
     rows.destination = random() % 10;
     std::vector<std::byte> tensor(rows.destination + rows.bytes());
-    const memory::Span span{memory::Kind::host, -1, reinterpret_cast<std::uintptr_t>(tensor.data()), tensor.size()};
+    const memory::Span span = memory::host_span(tensor.data(), tensor.size());
     std::uint64_t copied = 0;
     for (std::uint64_t at = 0; at < file.size();) {
       const std::uint64_t length = std::min<std::uint64_t>(1 + random() % 300, file.size() - at);
-      copied += scatter_rows(rows, at, std::span(file).subspan(at, length), span, *copier).value();
+      copied += scatter_rows(rows, at, memory::host_span(file.data() + at, length), span, *copier).value();
       at += length;
     }
     EXPECT_EQ(copied, rows.bytes());
@@ -41,9 +41,10 @@ TEST(Scatter, WindowsOfAnyCutTogetherBringEveryRow) {
 }
 
 TEST(Scatter, AWindowWithoutRowsCopiesNothing) {
-  const std::vector<std::byte> window(100);
+  const std::vector<std::byte> bytes(100);
+  const memory::Span window = memory::host_span(bytes.data(), bytes.size());
   std::vector<std::byte> tensor(20);
-  const memory::Span span{memory::Kind::host, -1, reinterpret_cast<std::uintptr_t>(tensor.data()), tensor.size()};
+  const memory::Span span = memory::host_span(tensor.data(), tensor.size());
   auto copier = memory::make_host_copier();
   const Rows rows{1000, 10, 2, 500, 0};
   EXPECT_EQ(scatter_rows(rows, 0, window, span, *copier).value(), 0U);

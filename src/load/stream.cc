@@ -17,8 +17,8 @@ struct Stream::Impl {
   std::shared_ptr<BlockPool> pool;
   std::unique_ptr<Runner> runner;
   std::thread thread;
-  std::vector<std::shared_ptr<memory::Arena>> arenas;  // of units being filled; the runner's thread alone
-  std::atomic<std::uint64_t> filling{0};               // units that have memory and are not delivered
+  std::vector<memory::Block> blocks;      // of units being filled; the runner's thread alone
+  std::atomic<std::uint64_t> filling{0};  // units that have memory and are not delivered
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -29,39 +29,33 @@ struct Stream::Impl {
   Report report;                   // guarded by mutex
   std::uint64_t donated = 0;       // guarded by mutex
 
-  Result<AcquiredArena> acquire(std::size_t unit) {
+  Result<std::optional<Acquired>> acquire(std::size_t unit) {
     const std::uint64_t bytes = execution.prepared.plan.units[unit].arena_bytes;
-    if (bytes == 0) return AcquiredArena(nullptr);
+    if (bytes == 0) return std::optional<Acquired>(Acquired{});
     filling.fetch_add(1);
-    IC_TRY(std::shared_ptr<memory::Arena> arena, pool->acquire(bytes));
+    IC_TRY(std::optional<Acquired> acquired, pool->acquire(bytes));
     const std::lock_guard lock(mutex);
-    starved = arena == nullptr;
+    starved = !acquired;
     if (starved) {
       filling.fetch_sub(1);
       changed.notify_all();
-      return AcquiredArena();
+      return acquired;
     }
-    arenas[unit] = arena;
-    return AcquiredArena(std::move(arena));
+    blocks[unit] = acquired->block;
+    return acquired;
   }
 
   Status delivered(std::size_t index) {
     const Unit& unit = execution.prepared.plan.units[index];
-    const std::shared_ptr<memory::Arena> arena = std::move(arenas[index]);
-    if (arena) IC_CHECK(arena->inherit_on_fork());
+    const memory::Block block = std::move(blocks[index]);
+    if (block.arena) IC_CHECK(block.arena->inherit_on_fork());
     const std::lock_guard lock(mutex);
     // All under the lock: a consumer must not take a block for kept that is only on its way to it.
-    const std::shared_ptr<void> lease = arena ? pool->lease(arena) : nullptr;
-    if (arena) filling.fetch_sub(1);
+    const std::shared_ptr<void> lease = block ? pool->lease(block) : nullptr;
+    if (block) filling.fetch_sub(1);
     for (std::size_t i = unit.first_tensor; i < unit.last_tensor; ++i) {
-      const PlannedTensor& planned = execution.prepared.plan.tensors[i];
-      const safetensors::Tensor& tensor = execution.prepared.tables().tensor(planned.ref);
-      LoadedTensor one{tensor.name, tensor.dtype, planned.shape, empty_tensor_address(), planned.bytes, nullptr};
-      if (planned.placement == Placement::arena) {
-        one.data = arena->data() + planned.offset;
-        one.owner = lease;
-      }
-      ready.push_back(std::move(one));
+      ready.push_back(loaded_tensor(execution.prepared, i, block));
+      if (execution.prepared.plan.tensors[i].placement == Placement::arena) ready.back().owner = lease;
     }
     changed.notify_all();
     return {};
@@ -74,7 +68,8 @@ struct Stream::Impl {
     }
     const std::lock_guard lock(mutex);
     report = execution.report(*runner);
-    report.peak_host_bytes = pool->peak_bytes() + execution.prepared.ring_bytes();
+    report.peak_host_bytes = execution.prepared.ring_bytes();
+    if (execution.target->kind() == memory::Kind::host) report.peak_host_bytes += pool->peak_bytes();
     report.working_bytes = report.peak_host_bytes;
     if (!status.ok() && !error) error = std::move(status).error();
     ended = true;
@@ -107,9 +102,10 @@ Result<std::unique_ptr<Stream>> Stream::start(std::shared_ptr<const Repository> 
   IC_TRY(impl->execution, Execution::open(std::move(repository), options, environment, Purpose::stream));
   Impl* const self = impl.get();
   const Prepared& prepared = self->execution.prepared;
-  impl->arenas.resize(prepared.plan.units.size());
-  impl->pool = std::make_shared<BlockPool>(prepared.window - prepared.ring_bytes() - kBookkeepingBytes,
-                                           [self] { self->runner->wake(); });
+  impl->blocks.resize(prepared.plan.units.size());
+  impl->pool =
+      std::make_shared<BlockPool>(self->execution.target, prepared.window - prepared.ring_bytes() - kBookkeepingBytes,
+                                  [self] { self->runner->wake(); });
   RunnerHooks hooks;
   hooks.acquire = [self](std::size_t unit) { return self->acquire(unit); };
   hooks.delivered = [self](std::size_t unit) { return self->delivered(unit); };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -10,6 +9,25 @@
 
 namespace infercluster::memory {
 
+// A point in somebody else's work on memory, on a stream of theirs. See Copier::wait_for.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+};
+
+// Equal rows at equal distances on both sides.
+struct RowLayout {
+  std::uint64_t rows = 0;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t from_pitch = 0;  // bytes between the starts of two rows; at least row_bytes
+  std::uint64_t to_pitch = 0;
+};
+
+struct CopyStatistics {
+  std::uint64_t copies = 0;  // as they were given to the hardware: adjacent ones may have been merged
+  std::uint64_t bytes = 0;
+};
+
 // Brings staged bytes to where a tensor lives. Copies may be asynchronous: the source may be reused when the fence that
 // was taken after them has passed. Thread rule: one thread.
 class Copier {
@@ -17,13 +35,19 @@ class Copier {
   using Fence = std::uint64_t;
 
   virtual ~Copier() = default;
-  // `from` is a ring slot or an arena; `to` has the kind and device that this copier is for.
-  virtual Status copy(const std::byte* from, const Span& to) = 0;
+  // Equal bytes. `from` is a ring slot or an arena; `to` has the kind and device that this copier is for.
+  virtual Status copy(const Span& from, const Span& to) = 0;
+  // Both spans reach from the first row's first byte to the last row's last.
+  virtual Status copy_rows(const Span& from, const Span& to, const RowLayout& layout) = 0;
+  // Copies from here on begin only when the work before the mark is done.
+  virtual Status wait_for(const Mark& mark) = 0;
   // Passes when all copies before it are done.
   virtual Result<Fence> fence() = 0;
   virtual Result<bool> passed(Fence fence) = 0;
   // Waits for all copies. On error none is in flight either.
   virtual Status drain() = 0;
+  // Complete after drain().
+  [[nodiscard]] virtual CopyStatistics statistics() const = 0;
 };
 
 // memcpy: every copy is done when copy() returns.

@@ -4,14 +4,16 @@
 namespace infercluster::memory {
 
 Result<Ring> Ring::create(std::uint64_t slot_bytes, unsigned slots) {
-  IC_ASSERT(slots > 0 && slot_bytes > 0 && slot_bytes % kArenaAlignment == 0);
-  Ring ring;
-  IC_TRY(ring.arena_, Arena::allocate(slot_bytes * slots));
-  for (std::uint64_t step = 0; step < ring.arena_->steps(); ++step) IC_CHECK(ring.arena_->populate_step(step));
-  ring.slot_bytes_ = slot_bytes;
-  ring.lent_.assign(slots, false);
-  for (unsigned slot = slots; slot-- > 0;) ring.free_.push_back(slot);
-  return ring;
+  IC_TRY(Block block, allocate_on_host(slot_bytes * slots));
+  for (std::uint64_t step = 0; step < block.arena->steps(); ++step) IC_CHECK(block.arena->populate_step(step));
+  return Ring(std::move(block), slot_bytes);
+}
+
+Ring::Ring(Block block, std::uint64_t slot_bytes) : block_(std::move(block)), slot_bytes_(slot_bytes) {
+  IC_ASSERT(slot_bytes_ > 0 && slot_bytes_ % kArenaAlignment == 0 && block_.span.bytes >= slot_bytes_);
+  const auto slots = static_cast<unsigned>(block_.span.bytes / slot_bytes_);
+  lent_.assign(slots, false);
+  for (unsigned slot = slots; slot-- > 0;) free_.push_back(slot);
 }
 
 std::optional<unsigned> Ring::take() {

@@ -27,3 +27,11 @@ function(ic_test name)
   target_link_libraries(${name} PRIVATE ic_options ${ARG_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
+
+# ic_gpu_test(NAME SOURCES ... LIBRARIES ... [TIMEOUT seconds]): an ic_test (label: gpu) that finds the doubles of the GPU's
+# libraries (testing/gpu_double), also when it is started by hand.
+function(ic_gpu_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  ic_test(${name} LABEL gpu TIMEOUT ${ARG_TIMEOUT} SOURCES ${ARG_SOURCES} $<TARGET_OBJECTS:gpu_double_environment> LIBRARIES ${ARG_LIBRARIES})
+  add_dependencies(${name} gpu_double_cuda gpu_double_cufile)
+endfunction()

@@ -143,11 +143,15 @@ std::optional<CuFileCode> refuse_target(Driver& driver, Address address, std::si
 }
 
 // Synchronous, and in no order with any stream: a queued operation on the same memory is a mistake of the program.
-ssize_t read_into(DeviceMemory& memory, int fd, Address address, std::size_t bytes, std::size_t offset) {
+ssize_t read_into(Driver& driver, int device, int fd, Address address, std::size_t bytes, std::size_t offset) {
+  DeviceMemory& memory = driver.memory(device);
   const Rows rows{address, bytes, bytes, 1};
   bool alone = false;
   const DeviceMemory::Ticket ticket = memory.begin(rows, alone);
-  if (!alone) count_violation("cuFileRead into memory that a queued operation or another read uses");
+  if (!alone) {
+    count_violation("cuFileRead into memory that a queued operation or another read uses");
+    driver.wait_for_device(device);
+  }
   memory.poison(rows);
   gate().pass();
   const std::uint64_t delay_us = fault_plan().next_delay_us();
@@ -351,7 +355,7 @@ ssize_t ic_gpu_double_cuFileRead(CuFileHandle handle, void* device_base, std::si
   }
   const auto offset = static_cast<std::size_t>(file_offset);
   const std::size_t count = shortened(bytes, fault);
-  const ssize_t got = read_into(driver.memory(*driver.device_of(address)), file->fd, address, count, offset);
+  const ssize_t got = read_into(driver, *driver.device_of(address), file->fd, address, count, offset);
   const int error = errno;
   const bool compat = fault_plan().settings().cufile_mode == CuFileMode::kCompat || !file->direct;
   count_read(driver, address, bytes, offset, compat, got);

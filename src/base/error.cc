@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/error.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <system_error>
 
@@ -34,6 +36,15 @@ ErrorCode code_of(int system_errno) {
     default:
       return ErrorCode::io;
   }
+}
+
+// Empty: nothing is known that helps.
+std::string hint_of(int system_errno) {
+  rlimit limit{};
+  if (system_errno != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  return "This process may have " + std::to_string(limit.rlim_cur) +
+         " files open: raise that limit with `ulimit -n` (up to " + std::to_string(limit.rlim_max) +
+         " without privilege), or LimitNOFILE= of its service";
 }
 
 // Names come from files and peers: a control character in one must not reach a terminal or break a line.
@@ -87,6 +98,7 @@ Error Error::from_errno(int system_errno, std::string_view action) {
   Error error(code_of(system_errno),
               std::string(action) + ": " + std::error_code(system_errno, std::system_category()).message());
   error.errno_ = system_errno;
+  error.hint_ = hint_of(system_errno);
   return error;
 }
 

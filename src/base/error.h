@@ -33,6 +33,7 @@ class Error {
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
   // The error for a failed system call: the code follows from `system_errno`, the message is "ACTION: strerror".
+  // Too many open files bring a hint that names the limit.
   static Error from_errno(int system_errno, std::string_view action);
 
   Error&& with_path(std::string path) && {

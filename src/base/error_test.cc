@@ -2,9 +2,11 @@
 #include "base/error.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <set>
+#include <string>
 
 namespace infercluster {
 namespace {
@@ -22,6 +24,15 @@ TEST(Error, ToStringHasThePartsThatAreSet) {
   EXPECT_EQ(full.kind(), "Kind");
   EXPECT_EQ(full.system_errno(), 0);
   EXPECT_EQ(Error(ErrorCode::io, "x").with_offset(0).to_string(), "offset 0: x");
+}
+
+TEST(Error, TooManyOpenFilesNameTheLimit) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Error error = Error::from_errno(EMFILE, "cannot open");
+  EXPECT_NE(error.hint().find(std::to_string(limit.rlim_cur)), std::string::npos) << error.hint();
+  EXPECT_NE(error.hint().find("ulimit -n"), std::string::npos) << error.hint();
+  EXPECT_EQ(Error::from_errno(EIO, "cannot open").hint(), "");
 }
 
 TEST(Error, NamesCannotBreakTheLine) {

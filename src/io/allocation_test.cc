@@ -62,9 +62,9 @@ std::size_t read_rounds(Engine& engine, const std::vector<Transfer>& all, unsign
 }
 
 TEST_P(AllocationTest, SteadyStateAllocatesNothing) {
-  const auto source = FileSource::open(path_, Fd(), {.direct = DirectPolicy::always});
+  const auto source = FileSource::open(path_, nullptr, {.direct = DirectPolicy::always});
   ASSERT_TRUE(source.ok());
-  const auto buffered = FileSource::open(path_, Fd(), {.direct = DirectPolicy::automatic});
+  const auto buffered = FileSource::open(path_, nullptr, {.direct = DirectPolicy::automatic});
   ASSERT_TRUE(buffered.ok());
   for (Source* tested : {static_cast<Source*>(source->get()), static_cast<Source*>(buffered->get())}) {
     sources_ = {tested};

@@ -188,10 +188,12 @@ void Engine::Impl::handle_errno(std::uint32_t index, int system_errno) {
   }
   const std::string action = "reading " + std::to_string(attempt.length - attempt.progress) + " bytes" +
                              (attempt.retries > 0 ? " (tried " + std::to_string(attempt.retries + 1) + " times)" : "");
-  attempt_failed(index, Error::from_errno(system_errno, action)
-                            .with_path(attempt.source->name())
-                            .with_offset(attempt.offset + attempt.progress)
-                            .with_hint(attempt.source->hint_for(system_errno)));
+  Error error = Error::from_errno(system_errno, action)
+                    .with_path(attempt.source->name())
+                    .with_offset(attempt.offset + attempt.progress);
+  std::string hint = attempt.source->hint_for(system_errno);
+  if (!hint.empty()) static_cast<void>(std::move(error).with_hint(std::move(hint)));
+  attempt_failed(index, std::move(error));
 }
 
 // The first retry follows at once: EINTR says nothing about load. The wait of the others is a timer of poll(), so other

@@ -53,6 +53,10 @@ bool refuses_direct(int system_errno) {
   return system_errno == EINVAL || system_errno == EOPNOTSUPP;
 }
 
+bool lacks_descriptors(int system_errno) {
+  return system_errno == EMFILE || system_errno == ENFILE;
+}
+
 std::string nanoseconds_text(std::int64_t ns) {
   return std::to_string(ns) + " ns";
 }
@@ -82,18 +86,20 @@ Error changed(const std::string& path, const std::string& what) {
 
 }  // namespace
 
-Result<std::unique_ptr<FileSource>> FileSource::open(const std::string& path, Fd fd, const Options& options) {
+Result<std::unique_ptr<FileSource>> FileSource::open(const std::string& path, std::shared_ptr<const Fd> fd,
+                                                     const Options& options) {
   std::unique_ptr<FileSource> source(new FileSource());
   source->path_ = path;
   source->policy_ = options.direct;
-  if (fd.valid()) {
-    source->buffered_ = std::move(fd);
-  } else {
-    IC_TRY(source->buffered_, os::open_for_reading(path));
+  if (fd == nullptr) {
+    IC_TRY(Fd opened, os::open_for_reading(path));
+    fd = std::make_shared<const Fd>(std::move(opened));
   }
-  IC_TRY(source->identity_, os::identity_of(source->buffered_));
-  IC_TRY(source->file_system_, os::file_system_of(source->buffered_));
+  source->buffered_ = std::move(fd);
+  IC_TRY(source->identity_, os::identity_of(*source->buffered_));
+  IC_TRY(source->file_system_, os::file_system_of(*source->buffered_));
   IC_CHECK(source->choose_mode(options));
+  source->direct_.reset();
   return source;
 }
 
@@ -116,7 +122,7 @@ Status FileSource::choose_mode(const Options& options) {
     reason_ = "nothing of it is to be read";
     return {};
   }
-  const os::Residency residency = os::residency_of(buffered_, options.begin, end - options.begin);
+  const os::Residency residency = os::residency_of(*buffered_, options.begin, end - options.begin);
   reason_ = percent_resident(residency);
   if (residency.method != "unknown" && residency.fraction >= kResidentFraction) {
     mode_ = FileMode::resident;
@@ -138,19 +144,22 @@ Status FileSource::choose_mode(const Options& options) {
 }
 
 Status FileSource::open_direct() {
-  Result<Fd> direct = os::reopen_for_reading(buffered_, os::OpenMode::direct);
+  Result<Fd> direct = os::reopen_for_reading(*buffered_, os::OpenMode::direct);
   if (!direct.ok()) {
     const int system_errno = direct.error().system_errno();
-    const std::string action = words_for_mount(buffered_) + " refuses to open it for direct I/O";
+    if (lacks_descriptors(system_errno)) {
+      return Error::from_errno(system_errno, "no descriptor is left to open it for direct I/O").with_path(path_);
+    }
+    const std::string action = words_for_mount(*buffered_) + " refuses to open it for direct I/O";
     return Error::from_errno(system_errno == 0 ? EINVAL : system_errno, action)
         .with_path(path_)
         .with_hint("Allow buffered reads for it");
   }
-  limits_ = os::direct_limits_of(buffered_);
+  limits_ = os::direct_limits_of(*buffered_);
   const std::uint32_t alignment = std::max(limits_.memory_alignment, limits_.offset_alignment);
   if (!limits_.supported || !is_power_of_two(alignment)) {
     return Error(ErrorCode::unsupported,
-                 words_for_mount(buffered_) + " does not do direct I/O for it: " + limits_.reason)
+                 words_for_mount(*buffered_) + " does not do direct I/O for it: " + limits_.reason)
         .with_path(path_)
         .with_hint("Allow buffered reads for it");
   }
@@ -158,12 +167,34 @@ Status FileSource::open_direct() {
   return {};
 }
 
+// False: there is none; see direct_errno_ and mode().
+bool FileSource::ensure_direct() {
+  if (direct_.valid()) return true;
+  Result<Fd> direct = os::reopen_for_reading(*buffered_, os::OpenMode::direct);
+  if (direct.ok()) {
+    direct_ = std::move(direct).value();
+    return true;
+  }
+  if (policy_ == DirectPolicy::always)
+    direct_errno_ = direct.error().system_errno();
+  else
+    give_up_direct("it could not be opened for direct I/O again: " + direct.error().message());
+  return false;
+}
+
+void FileSource::give_up_direct(std::string reason) {
+  gave_up_direct_ = true;
+  mode_ = FileMode::buffered;
+  reason_ = std::move(reason);
+  notice_once(identity_.device, path_ + ": reading through the page cache, since " + reason_);
+}
+
 std::uint32_t FileSource::alignment() const {
   return mode_ == FileMode::direct ? std::max(limits_.memory_alignment, limits_.offset_alignment) : 1;
 }
 
 std::optional<ReadOperation> FileSource::operation(const Attempt& attempt) {
-  ReadOperation operation{.fd = buffered_.get(),
+  ReadOperation operation{.fd = buffered_->get(),
                           .offset = attempt.offset,
                           .memory = attempt.memory,
                           .length = attempt.length,
@@ -174,31 +205,36 @@ std::optional<ReadOperation> FileSource::operation(const Attempt& attempt) {
   const std::uint64_t mask = alignment() - 1;
   const std::uint64_t odd = attempt.offset | attempt.length | reinterpret_cast<std::uintptr_t>(attempt.memory);
   if (mode_ == FileMode::direct && (odd & mask) == 0) {
-    operation.fd = direct_.get();
-    operation.hint = ReadHint::device;
+    if (ensure_direct()) {
+      operation.fd = direct_.get();
+      operation.hint = ReadHint::device;
+    } else if (mode_ == FileMode::direct) {
+      return std::nullopt;  // start() says why
+    }
   }
   return operation;
+}
+
+void FileSource::start(const Attempt& attempt, const AttemptDone& done) {
+  done(attempt.token, -direct_errno_);
 }
 
 ErrorAction FileSource::on_error(int system_errno) {
   if (!refuses_direct(system_errno) || policy_ == DirectPolicy::always) return ErrorAction::fail;
   if (gave_up_direct_) return ErrorAction::retry;  // begun before; the engine bounds how often
   if (mode_ != FileMode::direct) return ErrorAction::fail;
-  gave_up_direct_ = true;
-  mode_ = FileMode::buffered;
-  reason_ = Error::from_errno(system_errno, words_for_mount(buffered_) + " refused a direct read").message();
-  notice_once(identity_.device, path_ + ": reading through the page cache, since " + reason_);
+  give_up_direct(Error::from_errno(system_errno, words_for_mount(*buffered_) + " refused a direct read").message());
   return ErrorAction::retry;
 }
 
 std::string FileSource::hint_for(int system_errno) const {
   if (mode_ != FileMode::direct || !refuses_direct(system_errno)) return {};
-  const std::string mount = words_for_mount(buffered_);
+  const std::string mount = words_for_mount(*buffered_);
   return "Direct I/O was demanded, but " + mount + " refused a direct read; allow buffered reads for it";
 }
 
 Status FileSource::check_unchanged() const {
-  IC_TRY(const os::FileIdentity now, os::identity_of(buffered_));
+  IC_TRY(const os::FileIdentity now, os::identity_of(*buffered_));
   struct stat at_path {};
   if (::stat(path_.c_str(), &at_path) == 0) {
     if (at_path.st_ino != identity_.inode || at_path.st_dev != identity_.device)

@@ -14,6 +14,7 @@
 #include "io/engine_test_helpers.h"
 #include "io/source.h"
 #include "os/page_cache.h"
+#include "testing/few_descriptors.h"
 #include "testing/refuse_syscalls.h"
 
 namespace infercluster::io {
@@ -22,7 +23,7 @@ namespace {
 using testing::Fault;
 
 std::unique_ptr<FileSource> open_source(const std::string& path, const FileSource::Options& options = {}) {
-  Result<std::unique_ptr<FileSource>> source = FileSource::open(path, Fd(), options);
+  Result<std::unique_ptr<FileSource>> source = FileSource::open(path, nullptr, options);
   EXPECT_TRUE(source.ok()) << source.error().to_string();
   return std::move(source).value();
 }
@@ -134,7 +135,7 @@ TEST_F(FileSourceTest, ARefusalAtOpenFallsBackWithOneNoticeAndItsReason) {
           << source->reason();
       EXPECT_TRUE(source->check_unchanged().ok());
     }
-    const auto strict = FileSource::open(path_, Fd(), {.direct = DirectPolicy::always});
+    const auto strict = FileSource::open(path_, nullptr, {.direct = DirectPolicy::always});
     ASSERT_FALSE(strict.ok());
     EXPECT_NE(strict.error().message().find("the mount /"), std::string::npos) << strict.error().to_string();
     EXPECT_EQ(strict.error().system_errno(), EINVAL);
@@ -144,7 +145,7 @@ TEST_F(FileSourceTest, ARefusalAtOpenFallsBackWithOneNoticeAndItsReason) {
 }
 
 TEST_F(FileSourceTest, AMissingFileIsNamed) {
-  const auto source = FileSource::open(directory_.file("nowhere"), Fd(), {});
+  const auto source = FileSource::open(directory_.file("nowhere"), nullptr, {});
   ASSERT_FALSE(source.ok());
   EXPECT_EQ(source.error().code(), ErrorCode::not_found);
   EXPECT_EQ(source.error().path(), directory_.file("nowhere"));
@@ -154,13 +155,61 @@ TEST_F(FileSourceTest, AGivenDescriptorIsTheFileThatIsRead) {
   Fd held = os::open_for_reading(path_).value();
   std::filesystem::remove(path_);
   directory_.write("data", "another file");
-  const auto source = FileSource::open(path_, std::move(held), {.direct = DirectPolicy::always});
+  const auto source =
+      FileSource::open(path_, std::make_shared<const Fd>(std::move(held)), {.direct = DirectPolicy::always});
   ASSERT_TRUE(source.ok());
   EXPECT_EQ((*source)->size(), kBytes);
   testing::AlignedMemory memory(8192);
   const auto operation = (*source)->operation({.offset = 8192, .length = 8192, .memory = memory.data()});
   ASSERT_EQ(::pread(operation->fd, memory.data(), 8192, 8192), 8192);
   EXPECT_EQ(testing::first_difference(memory.span(0, 8192), 8192), 8192u);
+}
+
+TEST_F(FileSourceTest, ADirectDescriptorIsThereOnlyWhileItIsUsed) {
+  testing::AlignedMemory memory(4096);
+  const auto source = open_source(path_, {.direct = DirectPolicy::always});
+  const auto read_at = [&](std::uint64_t offset) {
+    const auto operation = source->operation({.offset = offset, .length = 4096, .memory = memory.data()});
+    EXPECT_EQ(operation->hint, ReadHint::device);
+    EXPECT_EQ(::pread(operation->fd, memory.data(), 4096, static_cast<off_t>(offset)), 4096);
+    EXPECT_EQ(testing::first_difference(memory.span(0, 4096), offset), 4096U);
+    return operation->fd;
+  };
+  const int fd = read_at(0);
+  EXPECT_EQ(read_at(8192), fd);
+  source->close_direct();
+  EXPECT_EQ(::fcntl(fd, F_GETFD), -1);
+  read_at(4096);
+}
+
+TEST_F(FileSourceTest, WithoutADescriptorForDirectReadsTheyAreBufferedAndTheReasonNamesIt) {
+  if (!make_cold()) GTEST_SKIP() << "no direct I/O in " << directory_.path();
+  const auto source = open_source(path_);
+  testing::AlignedMemory memory(4096);
+  const testing::FewDescriptors none(0);
+  const auto operation = source->operation({.offset = 0, .length = 4096, .memory = memory.data()});
+  ASSERT_TRUE(operation.has_value());
+  EXPECT_EQ(operation->fd, source->buffered_fd().get());
+  EXPECT_EQ(source->mode(), FileMode::buffered);
+  EXPECT_NE(source->reason().find("Too many open files"), std::string::npos) << source->reason();
+}
+
+TEST_F(FileSourceTest, WithoutADescriptorForDirectReadsThatWereDemandedTheyFailAndNameTheLimit) {
+  const auto source = open_source(path_, {.direct = DirectPolicy::always});
+  testing::AlignedMemory memory(4096);
+  const testing::FewDescriptors none(0);
+  const Attempt attempt{.token = 5, .offset = 0, .length = 4096, .memory = memory.data()};
+  ASSERT_FALSE(source->operation(attempt).has_value());
+  std::int64_t result = 0;
+  source->start(attempt, [&](std::uint64_t token, std::int64_t given) {
+    EXPECT_EQ(token, 5U);
+    result = given;
+  });
+  EXPECT_EQ(result, -EMFILE);
+  EXPECT_EQ(source->on_error(EMFILE), ErrorAction::fail);
+  const auto refused = FileSource::open(path_, nullptr, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().to_string().find("ulimit -n"), std::string::npos) << refused.error().to_string();
 }
 
 TEST_F(FileSourceTest, AnUntouchedFileIsUnchanged) {

@@ -84,22 +84,28 @@ class FileSource final : public Source {
     std::uint64_t begin = 0;  // the range that will be read: its residency decides
     std::uint64_t end = UINT64_MAX;
   };
-  // Opens `path` anew unless `fd` is given (a descriptor of the same file opened for reading, which is then reopened
-  // through /proc/self/fd for direct I/O).
-  static Result<std::unique_ptr<FileSource>> open(const std::string& path, Fd fd, const Options& options);
+  // Opens `path` unless `fd` is given: a descriptor of the same file for buffered reading. Direct I/O needs a second
+  // descriptor, which is there only from the first direct operation to close_direct(); where none is to be had by then
+  // (EMFILE, ENFILE), reads become buffered, or fail when direct ones were demanded.
+  static Result<std::unique_ptr<FileSource>> open(const std::string& path, std::shared_ptr<const Fd> fd,
+                                                  const Options& options);
 
   [[nodiscard]] const std::string& name() const override { return path_; }
   [[nodiscard]] std::uint64_t size() const override { return identity_.size; }
   [[nodiscard]] std::uint32_t alignment() const override;
   std::optional<ReadOperation> operation(const Attempt& attempt) override;
+  void start(const Attempt& attempt, const AttemptDone& done) override;
   ErrorAction on_error(int system_errno) override;
   [[nodiscard]] std::string hint_for(int system_errno) const override;
+
+  // Every transfer of this source is quiesced. Another one may follow all the same.
+  void close_direct() { direct_.reset(); }
 
   [[nodiscard]] FileMode mode() const { return mode_; }
   [[nodiscard]] const std::string& reason() const { return reason_; }  // why this mode, in words, with figures
   [[nodiscard]] const os::FileIdentity& identity() const { return identity_; }
   [[nodiscard]] const os::FileSystem& file_system() const { return file_system_; }
-  [[nodiscard]] const Fd& buffered_fd() const { return buffered_; }
+  [[nodiscard]] const Fd& buffered_fd() const { return *buffered_; }
   // The error `changed` when the file is no longer the one that was opened (fstat, and the path still leads to it).
   [[nodiscard]] Status check_unchanged() const;
 
@@ -107,10 +113,13 @@ class FileSource final : public Source {
   FileSource() = default;
   Status choose_mode(const Options& options);
   Status open_direct();
+  bool ensure_direct();
+  void give_up_direct(std::string reason);
 
   std::string path_;
-  Fd buffered_;
-  Fd direct_;  // invalid unless direct I/O is open
+  std::shared_ptr<const Fd> buffered_;
+  Fd direct_;             // invalid unless direct I/O is open
+  int direct_errno_ = 0;  // why it could not be opened although it was demanded
   os::FileIdentity identity_;
   os::FileSystem file_system_;
   os::DirectLimits limits_;

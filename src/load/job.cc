@@ -93,13 +93,12 @@ struct Job::Impl {
     if (page_cache == PageCache::bypass || execution.environment.filler == nullptr) return;
     std::vector<PageCacheFiller::File> files;
     std::uint64_t bytes = 0;
-    for (const ShardReader& reader : execution.prepared.readers) {
-      if (reader.source == nullptr || reader.source->mode() != io::FileMode::direct) continue;
-      auto fd = os::reopen_for_reading(reader.source->buffered_fd(), os::OpenMode::buffered);
-      if (!fd.ok()) continue;
-      bytes += reader.source->size();
-      files.push_back(
-          {std::move(*fd), reader.source->name(), reader.source->identity().device, 0, reader.source->size()});
+    const auto& shards = execution.prepared.repository->shards();
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const io::FileSource* source = execution.prepared.readers[i].source.get();
+      if (source == nullptr || source->mode() != io::FileMode::direct) continue;
+      bytes += source->size();
+      files.push_back({shards[i].resolved_path, shards[i].identity});
     }
     if (files.empty()) return;
     // Well within free memory: half of it stays free.

@@ -56,10 +56,15 @@ void PageCacheFiller::run() {
 }
 
 void PageCacheFiller::fill(const File& file) {
-  for (std::uint64_t at = file.begin; at < file.end;) {
-    const std::uint64_t length = std::min(kFillStep, file.end - at);
+  const Result<Fd> fd = os::open_for_reading(file.path);
+  if (const auto now = fd.ok() ? os::identity_of(*fd) : fd.error(); !now.ok() || *now != file.identity) {
+    log_debug("the page cache is not filled with " + file.path + ": it is not what was loaded any more");
+    return;
+  }
+  for (std::uint64_t at = 0; at < file.identity.size;) {
+    const std::uint64_t length = std::min(kFillStep, file.identity.size - at);
     if (governor_ != nullptr) {
-      const Clock::Duration pause = governor_->admit(file.device, io::Priority::fill, length);
+      const Clock::Duration pause = governor_->admit(file.identity.device, io::Priority::fill, length);
       std::unique_lock lock(mutex_);
       if (stopping_) return;
       if (pause > Clock::Duration{}) {
@@ -67,7 +72,7 @@ void PageCacheFiller::fill(const File& file) {
         continue;
       }
     }
-    if (const Status filled = os::fill_page_cache(file.fd, at, length); !filled.ok()) {
+    if (const Status filled = os::fill_page_cache(*fd, at, length); !filled.ok()) {
       log_debug("the page cache is not filled with " + file.path + ": " + filled.error().to_string());
       return;
     }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "io/governor.h"
+#include "os/file.h"
 
 namespace infercluster::load {
 
@@ -21,11 +21,8 @@ namespace infercluster::load {
 class PageCacheFiller {
  public:
   struct File {
-    Fd fd;  // open for buffered reading
-    std::string path;
-    std::uint64_t device = 0;  // st_dev: for the governor
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
+    std::string path;           // opened when its turn comes: a load of a thousand files does not keep them all open
+    os::FileIdentity identity;  // another file at that path is left alone
   };
   using Ticket = std::uint64_t;
 

@@ -18,10 +18,10 @@ class PageCacheFillerTest : public ::testing::Test {
  protected:
   PageCacheFiller::File cold_file(const std::string& name, std::uint64_t bytes) {
     const std::string path = directory_.write(name, std::string(bytes, 'x'));
-    auto fd = os::open_for_reading(path).value();
+    const Fd fd = os::open_for_reading(path).value();
     ::fsync(fd.get());
     EXPECT_TRUE(os::drop_page_cache(fd).ok());
-    return {std::move(fd), path, 0, 0, bytes};
+    return {path, os::identity_of(fd).value()};
   }
 
   testing::TempDir directory_;
@@ -38,6 +38,19 @@ TEST_F(PageCacheFillerTest, FillsWhatIsAdded) {
   while (!filler.wait_for(ticket, std::chrono::seconds(10))) {
   }
   EXPECT_GT(os::residency_of(watch, 0, 9 * kMiB).fraction, 0.9);
+}
+
+TEST_F(PageCacheFillerTest, AFileThatTookThePlaceOfAnotherIsLeftAlone) {
+  PageCacheFiller filler(nullptr);
+  std::vector<PageCacheFiller::File> files = {cold_file("a", 9 * kMiB), {directory_.file("gone"), {}}};
+  static_cast<void>(cold_file("b", 9 * kMiB));
+  std::filesystem::rename(directory_.file("b"), directory_.file("a"));
+  const Fd watch = os::open_for_reading(directory_.file("a")).value();
+  if (os::residency_of(watch, 0, 9 * kMiB).fraction > 0.5) GTEST_SKIP() << "this file system does not drop pages";
+  const PageCacheFiller::Ticket ticket = filler.add(std::move(files));
+  while (!filler.wait_for(ticket, std::chrono::seconds(10))) {
+  }
+  EXPECT_LT(os::residency_of(watch, 0, 9 * kMiB).fraction, 0.5);
 }
 
 TEST_F(PageCacheFillerTest, AGovernorThatNeverAdmitsDoesNotKeepItFromEnding) {

@@ -86,9 +86,9 @@ class Preparer {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       if (ranges[i].end == 0) continue;
       ShardReader& reader = prepared_.readers[i];
-      IC_TRY(Fd fd, os::reopen_for_reading(shards[i].fd, os::OpenMode::buffered));
-      IC_TRY(reader.source,
-             io::FileSource::open(shards[i].path, std::move(fd), {options_.direct, ranges[i].begin, ranges[i].end}));
+      // The repository's own descriptor: with one more for each, a thousand shards would be over the usual limit.
+      IC_TRY(reader.source, io::FileSource::open(shards[i].path, {prepared_.repository, &shards[i].fd},
+                                                 {options_.direct, ranges[i].begin, ranges[i].end}));
       if (reader.source->identity() != shards[i].identity) {
         return Error(ErrorCode::changed, "changed since its header was read")
             .with_path(shards[i].path)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 
@@ -148,10 +149,19 @@ std::vector<std::optional<RepositoryShard>> open_shards(const Location& location
       continue;
     }
     Result<RepositoryShard> opened = open_shard((fs::path(location.path) / name).string(), resolved->path, options);
-    if (opened.ok())
+    if (opened.ok()) {
       shard = std::move(opened).value();
-    else
-      problems.bad.push_back(opened.error());
+      continue;
+    }
+    const int system_errno = opened.error().system_errno();
+    if (system_errno == EMFILE || system_errno == ENFILE) {
+      // Not a fault of this file, and the same for all that follow.
+      problems = {.missing = {}, .bad = {opened.error()}};
+      shards.clear();
+      shards.resize(names.size());
+      break;
+    }
+    problems.bad.push_back(opened.error());
   }
   return shards;
 }

@@ -41,6 +41,8 @@ Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> re
   for (std::uint32_t i = kFlightsMax; i-- > 0;) free_flights_.push_back(i);
   copying_.reserve(kFlightsMax);
   for (std::size_t i = 0; i < units_.size(); ++i) units_[i].transfers_left = plan.units[i].transfers.size();
+  shard_units_left_.resize(readers.size());
+  for (const Unit& unit : plan.units) ++shard_units_left_[unit.shard];
 }
 
 Runner::~Runner() {
@@ -294,6 +296,9 @@ Status Runner::complete(std::size_t index) {
   }
   IC_CHECK(check_sha256(unit, state));
   --units_left_;
+  // So that a repository of many files does not hold a second descriptor for each.
+  const auto& source = readers_[unit.shard].source;
+  if (--shard_units_left_[unit.shard] == 0 && source != nullptr) source->close_direct();
   state.block = {};
   return hooks_.delivered(index);
 }

@@ -112,6 +112,7 @@ class Runner {
   memory::Prefaulter prefaulter_;
 
   std::vector<UnitState> units_;
+  std::vector<std::size_t> shard_units_left_;
   std::vector<InFlight> flights_;
   std::vector<std::uint32_t> free_flights_;
   std::vector<std::uint32_t> copying_;  // flights whose slot waits for its fence

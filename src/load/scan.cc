@@ -150,7 +150,7 @@ Result<std::unique_ptr<Scanner>> Scanner::open(const ScanOptions& options, const
 Result<Scanner::Scanned> Scanner::scan(const std::string& path, const Visit& visit, const KeepGoing& keep_going) {
   io::FileSource::Options options;
   options.direct = impl_->options.direct;
-  IC_TRY(const std::unique_ptr<io::FileSource> source, io::FileSource::open(path, Fd(), options));
+  IC_TRY(const std::unique_ptr<io::FileSource> source, io::FileSource::open(path, nullptr, options));
   Pass pass(*impl_->engine, *impl_->arena, impl_->environment, *source);
   const Status status = pass.run(visit, keep_going);
   pass.drain();

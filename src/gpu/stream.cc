@@ -14,6 +14,8 @@ Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<Device> device) {
 }
 
 CuResult Stream::synchronize() {
+  // The stream knows its own context: where it cannot be made current the wait is tried all the same.
+  const auto current = Device::Current::make(*device_);
   const CuResult first = device_->api().cuStreamSynchronize(handle_);
   if (first != CuResult::success) static_cast<void>(device_->api().cuStreamSynchronize(handle_));
   return first;
@@ -21,7 +23,6 @@ CuResult Stream::synchronize() {
 
 Status Stream::wait() {
   IC_CHECK(driver());  // not in a forked child
-  // A wait needs no current context: the stream knows its own. So it works even where making one current fails.
   const CuResult result = synchronize();
   if (result != CuResult::success) return device_->error(result, "cuStreamSynchronize", "wait for copies");
   return {};
@@ -30,6 +31,7 @@ Status Stream::wait() {
 Stream::~Stream() {
   if (handle_ == nullptr || !may_call_driver()) return;
   static_cast<void>(synchronize());
+  const auto current = Device::Current::make(*device_);
   device_->release_ended(device_->api().cuStreamDestroy_v2(handle_), "cuStreamDestroy", "end a stream");
 }
 

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from . import _core, safetensors
 from ._errors import SafetensorError, TensorNotFoundError
+from ._experts import experts, experts_of
 from ._handle import Handle, open
 from ._jobs import wait_for_page_cache
 from ._load import Loaded, load
 from ._stream import Stream, stream
-from ._types import FileReport, Report, Shard, TensorInfo, Waited
+from ._types import FileReport, GroupReport, Report, Shard, TensorInfo, Waited
 
 __version__ = _core.version()
 
 __all__ = [
     "FileReport",
+    "GroupReport",
     "Handle",
     "Loaded",
     "Report",
@@ -32,6 +34,8 @@ __all__ = [
     "TensorInfo",
     "TensorNotFoundError",
     "Waited",
+    "experts",
+    "experts_of",
     "load",
     "open",
     "safetensors",

@@ -76,6 +76,8 @@ def load(
     verify: str = "auto",
     revision: str | None = None,
     memory: int | str | None = None,
+    group: Any = None,
+    group_timeout: float | None = None,
 ) -> Loaded:
     """
     Loads tensors at the speed of the storage.
@@ -90,12 +92,24 @@ def load(
         numpy, when left out. verify: "auto" checks where there are checksums (a seal), "always" demands them, "never"
         leaves them. revision: of a repository in the Hugging Face cache.
         memory: bytes that the load may use beyond the tensors (default 32 MiB), as a number or as "64MiB".
+        group: a process group of torch.distributed, or "world" for the default one, all of whose ranks make this call.
+        Each byte is then read from storage by one rank, and comes to the others over the group; what a rank alone
+        wants (its rows, its experts) it reads itself. Names and slices may differ between the ranks, nothing else.
+        `memory` is then what may be on its way at once (default 512 MiB). When one rank fails, all raise its
+        exception. group_timeout: seconds that a rank waits for the others at one step (default 600), then TimeoutError.
 
     Raises:
         FileNotFoundError, PermissionError, OSError: of the file named in the exception. KeyError: a tensor is not
         there. ValueError: what was asked cannot be. SafetensorError: a file breaks the format. MemoryError: over the
         budget, with the figure that is needed.
     """
+    if group is not None:
+        from ._group import load_in_group
+
+        return load_in_group(
+            src, group=group, device=device, into=into, names=names, slices=slices, framework=framework, verify=verify,
+            revision=revision, memory=memory, timeout=group_timeout,
+        )  # fmt: skip
     kind, place = _options.framework_and_device(framework, device)
     repository = _options.open_repository(src, revision)
     return load_opened(repository, kind, place, into=into, names=names, slices=slices, verify=verify, memory=memory)

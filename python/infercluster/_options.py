@@ -55,10 +55,15 @@ def _bounds(part: slice, size: int) -> tuple[int, int]:
     return begin, max(begin, end)
 
 
-def _resolve(pattern: str, parts: tuple[slice, ...], name: str, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+def bounds_of(pattern: str, asked: Any, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """[begin, end) of the leading dimensions that `slices[pattern]` names, for this tensor."""
+    parts = asked if isinstance(asked, tuple) else (asked,)
+    if not all(isinstance(part, slice) for part in parts):
+        expected = "a slice, a tuple of slices, or infercluster.Shard(dim, rank, world)"
+        raise TypeError(f'slices["{pattern}"] is {asked!r}; expected {expected}')
     if len(parts) > len(shape):
         raise ValueError(f'slices["{pattern}"] has {len(parts)} dimensions, and tensor "{name}" has {len(shape)}')
-    return [_bounds(part, size) for part, size in zip(parts, shape, strict=False)]
+    return tuple(_bounds(part, size) for part, size in zip(parts, shape, strict=False))
 
 
 def _wanted(repository: _core.Repository, patterns: list[str]) -> list[str]:
@@ -86,15 +91,11 @@ def _add_slices(options: _core.Options, repository: _core.Repository, slices: Sl
         if isinstance(asked, Shard):
             options.add_shard(rule, asked.dim, asked.rank, asked.world)
             continue
-        parts = asked if isinstance(asked, tuple) else (asked,)
-        if not all(isinstance(part, slice) for part in parts):
-            expected = "a slice, a tuple of slices, or infercluster.Shard(dim, rank, world)"
-            raise TypeError(f'slices["{pattern}"] is {asked!r}; expected {expected}')
         ranges = {}
         for name in matched:
             info = repository.find(name)
             assert info is not None
-            ranges[name] = tuple(_resolve(pattern, parts, name, info[1]))
+            ranges[name] = bounds_of(pattern, asked, name, info[1])
         if len(set(ranges.values())) <= 1:
             options.add_slice(rule, next(iter(ranges.values()), ()))  # without a match the core refuses it
             continue

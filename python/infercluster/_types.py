@@ -30,9 +30,17 @@ class Waited(TypedDict):
     other: float
 
 
-class Report(TypedDict):
-    """What happened in a load, and where its time went."""
+class GroupReport(TypedDict):
+    """One rank's part in a load by a group: of `bytes`, what came from other ranks, and what it sent to them."""
 
+    rank: int
+    world: int
+    rounds: int
+    bytes_received: int
+    bytes_sent: int
+
+
+class _Report(TypedDict):
     bytes: int
     tensors: int
     seconds: float
@@ -50,6 +58,12 @@ class Report(TypedDict):
     page_cache_fill_bytes: int
     donated_blocks: int
     notices: list[str]
+
+
+class Report(_Report, total=False):
+    """What happened in a load, and where its time went."""
+
+    group: GroupReport  # with group= only
 
 
 class TensorInfo(NamedTuple):

@@ -23,6 +23,8 @@ def main(path: str) -> float:
     modes: list[str] = [file["mode"] for file in report["files"]]
     seconds: float = report["waited"]["storage"]
     tensor: Any = loaded["a"]
+    together = infercluster.load(path, group="world", names=infercluster.experts(path, 0, 2, placement="round_robin"))
+    seconds += together.report["group"]["bytes_received"]
     with infercluster.stream(path) as stream:
         for name, part in stream:
             print(name.upper(), part, stream.progress[0])

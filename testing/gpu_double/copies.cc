@@ -4,7 +4,9 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "testing/gpu_double/counters.h"
+#include "testing/gpu_double/unseen.h"
 
 namespace infercluster::gpu_double {
 namespace {
@@ -48,60 +51,60 @@ void begin(Driver& driver, Touched& touched) {
   touched.poison_later = !poison_now;
 }
 
+// An operation that is ready to run. What it touches is in flight until it is gone.
+struct Work {
+  Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  ~Work() {
+    const Unseen unseen;
+    Driver& driver = Driver::instance();
+    if (target) driver.memory(target->device).end(target->ticket);
+    if (source) driver.memory(source->device).end(source->ticket);
+    if (host) driver.host.end(*host);
+  }
+
+  std::optional<Touched> target;  // poisoned first
+  std::optional<Touched> source;
+  std::optional<HostMemory::Ticket> host;
+  std::optional<Fault> fault;
+  std::chrono::microseconds delay{0};
+  std::function<void()> run;
+};
+
 // Whether the memory is still the one that was named when the operation was queued.
-bool still_there(Driver& driver, const Touched& touched) {
-  const auto allocation = driver.memory(touched.device).find(touched.rows.address, touched.rows.span());
+bool still_there(const Touched& touched) {
+  const Unseen unseen;
+  const auto allocation = Driver::instance().memory(touched.device).find(touched.rows.address, touched.rows.span());
   if (allocation && allocation->address == touched.allocation) return true;
   count_violation("a queued operation ran on memory that was freed meanwhile");
   return false;
 }
 
-void delay() {
-  const std::uint64_t delay_us = fault_plan().next_delay_us();
-  if (delay_us != 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-}
-
-// An operation that is ready to run.
-struct Work {
-  std::optional<Touched> target;  // poisoned first
-  std::optional<Touched> source;
-  std::optional<HostMemory::Ticket> host;
-  std::function<void()> run;
-};
-
-void forget(Driver& driver, const Work& work) {
-  if (work.target) driver.memory(work.target->device).end(work.target->ticket);
-  if (work.source) driver.memory(work.source->device).end(work.source->ticket);
-  if (work.host) driver.host.end(*work.host);
-}
-
-void perform(Driver& driver, const std::shared_ptr<Context>& context, const std::optional<Fault>& fault, Work& work) {
-  if (work.target && work.target->poison_later) driver.memory(work.target->device).poison(work.target->rows);
-  delay();
-  if (fault && fault->kind == Fault::Kind::kCuda) {
-    fail(*context, static_cast<CuResult>(fault->code));
-  } else if (fault) {
-    fail(*context, CuResult::unknown);
-  } else if (context->failed == CuResult::success) {
-    const bool target_there = !work.target || still_there(driver, *work.target);
-    if (target_there && (!work.source || still_there(driver, *work.source))) work.run();
+void perform(Context& context, const Work& work) {
+  if (work.target && work.target->poison_later) {
+    Driver::instance().memory(work.target->device).poison(work.target->rows);
   }
-  forget(driver, work);
+  if (work.delay.count() != 0) std::this_thread::sleep_for(work.delay);
+  if (work.fault) {
+    fail(context, work.fault->kind == Fault::Kind::kCuda ? static_cast<CuResult>(work.fault->code) : CuResult::unknown);
+  }
+  if (context.failed.load(std::memory_order_relaxed) != CuResult::success) return;
+  if (work.target && !still_there(*work.target)) return;
+  if (work.source && !still_there(*work.source)) return;
+  work.run();
 }
 
-std::optional<Point> enqueue(const StreamEntry& stream, Work work) {
+std::optional<Point> enqueue(const StreamEntry& stream, std::shared_ptr<Work> work) {
   Driver& driver = Driver::instance();
-  if (work.source) begin(driver, *work.source);
-  if (work.target) {
-    begin(driver, *work.target);
-    if (!work.target->poison_later) driver.memory(work.target->device).poison(work.target->rows);
+  if (work->source) begin(driver, *work->source);
+  if (work->target) {
+    begin(driver, *work->target);
+    if (!work->target->poison_later) driver.memory(work->target->device).poison(work->target->rows);
   }
-  auto shared = std::make_shared<Work>(std::move(work));
-  auto point = driver.submit(stream, [&driver, context = stream.context, fault = fault_plan().on_async(), shared] {
-    perform(driver, context, fault, *shared);
-  });
-  if (!point) forget(driver, *shared);
-  return point;
+  work->fault = fault_plan().on_async();
+  work->delay = std::chrono::microseconds(fault_plan().next_delay_us());
+  return driver.submit(stream, [context = stream.context.get(), work = std::move(work)] { perform(*context, *work); });
 }
 
 void copy_rows(char* to, std::size_t to_pitch, const char* from, std::size_t from_pitch, std::size_t width,
@@ -142,32 +145,32 @@ CuResult enqueue_copy(const std::shared_ptr<Context>& current, const StreamEntry
     if (height > std::numeric_limits<std::uint32_t>::max()) return CuResult::invalid_value;
   }
   Driver& driver = Driver::instance();
-  Work work;
+  auto work = std::make_shared<Work>();
   if (to.on_device) {
-    work.target = touch(driver, to.address, to.pitch, width, height);
-    if (!work.target || work.target->device != current->device) return CuResult::invalid_value;
+    work->target = touch(driver, to.address, to.pitch, width, height);
+    if (!work->target || work->target->device != current->device) return CuResult::invalid_value;
   }
   if (from.on_device) {
-    work.source = touch(driver, from.address, from.pitch, width, height);
-    if (!work.source) return CuResult::invalid_value;
+    work->source = touch(driver, from.address, from.pitch, width, height);
+    if (!work->source) return CuResult::invalid_value;
   }
   const std::size_t to_span = Rows{to.address, width, to.pitch, height}.span();
   const std::size_t from_span = Rows{from.address, width, from.pitch, height}.span();
   const bool target_pinned = is_pinned(*current, to, to_span);
   const bool source_pinned = is_pinned(*current, from, from_span);
   if (!target_pinned || !source_pinned) ++counters().pageable_copies;
-  if (!to.on_device) work.host = driver.host.begin(to.address, to_span);
+  if (!to.on_device) work->host = driver.host.begin(to.address, to_span);
   std::shared_ptr<std::vector<char>> staged;
   if (!source_pinned) {
     staged = std::make_shared<std::vector<char>>(host_pointer(from.address), host_pointer(from.address) + from_span);
   } else if (!from.on_device) {
-    work.host = driver.host.begin(from.address, from_span);
+    work->host = driver.host.begin(from.address, from_span);
   }
-  char* target = to.on_device ? driver.memory(work.target->device).bytes(to.address) : host_pointer(to.address);
+  char* target = to.on_device ? driver.memory(work->target->device).bytes(to.address) : host_pointer(to.address);
   const char* source = host_pointer(from.address);
   if (staged != nullptr) source = staged->data();
-  if (from.on_device) source = driver.memory(work.source->device).bytes(from.address);
-  work.run = [target, source, staged = std::move(staged), to, from, width, height] {
+  if (from.on_device) source = driver.memory(work->source->device).bytes(from.address);
+  work->run = [target, source, staged = std::move(staged), to, from, width, height] {
     copy_rows(target, to.pitch, source, from.pitch, width, height);
     count_copy(to.on_device, from.on_device, width * height);
   };
@@ -182,11 +185,11 @@ CuResult enqueue_fill(const std::shared_ptr<Context>& current, const StreamEntry
                       unsigned char value, std::size_t bytes) {
   if (bytes == 0) return CuResult::success;
   Driver& driver = Driver::instance();
-  Work work;
-  work.target = touch(driver, to, bytes, bytes, 1);
-  if (!work.target || work.target->device != current->device) return CuResult::invalid_value;
-  char* target = driver.memory(work.target->device).bytes(to);
-  work.run = [=] {
+  auto work = std::make_shared<Work>();
+  work->target = touch(driver, to, bytes, bytes, 1);
+  if (!work->target || work->target->device != current->device) return CuResult::invalid_value;
+  char* target = driver.memory(work->target->device).bytes(to);
+  work->run = [=] {
     std::memset(target, value, bytes);
     ++counters().memsets;
   };

@@ -7,7 +7,7 @@ namespace infercluster::gpu_double {
 
 std::optional<std::uint64_t> Counters::value(std::string_view name) const {
 #define IC_COUNTER(counter) \
-  if (name == #counter) return counter.load();
+  if (name == #counter) return counter;
   IC_GPU_DOUBLE_LIVE(IC_COUNTER)
   IC_GPU_DOUBLE_TOTALS(IC_COUNTER)
 #undef IC_COUNTER
@@ -19,7 +19,7 @@ std::optional<std::uint64_t> Counters::value(std::string_view name) const {
 }
 
 void Counters::clear() {
-#define IC_COUNTER(counter) counter.store(0);
+#define IC_COUNTER(counter) counter = 0;
   IC_GPU_DOUBLE_LIVE(IC_COUNTER)
   IC_GPU_DOUBLE_TOTALS(IC_COUNTER)
 #undef IC_COUNTER

@@ -9,6 +9,7 @@
 
 #include "testing/gpu_double/counters.h"
 #include "testing/gpu_double/fault_plan.h"
+#include "testing/gpu_double/unseen.h"
 
 namespace infercluster::gpu_double {
 namespace {
@@ -75,7 +76,8 @@ std::optional<Address> DeviceMemory::allocate(std::size_t bytes, std::uint64_t c
     allocated_bytes_ += bytes;
     ++counters().allocations;
     ++counters().allocations_made;
-    const std::uint64_t now = counters().allocated_bytes += bytes;
+    counters().allocated_bytes += bytes;
+    const std::uint64_t now = counters().allocated_bytes;
     if (now > counters().allocated_bytes_peak) counters().allocated_bytes_peak = now;
   }
   poison(Rows{*at, bytes, bytes, 1});
@@ -161,6 +163,7 @@ bool DeviceMemory::in_flight(Address address, std::size_t bytes) const {
 }
 
 void DeviceMemory::poison(const Rows& rows) const {
+  const Unseen unseen;  // in the name of the device, when the program has rightly not waited for earlier work
   for (std::size_t row = 0; row < rows.height; ++row) {
     Address at = rows.address + row * rows.pitch;
     const Address end = at + rows.width;

@@ -29,7 +29,7 @@ constexpr Handle kStreamPerThread = 2;  // CU_STREAM_PER_THREAD
 
 void fail(Context& context, CuResult error) {
   CuResult expected = CuResult::success;
-  context.failed.compare_exchange_strong(expected, error);
+  context.failed.compare_exchange_strong(expected, error, std::memory_order_relaxed);  // streams order, errors do not
 }
 
 PlanText Driver::plan_of_environment() {
@@ -66,6 +66,7 @@ std::shared_ptr<Context> Driver::retain_primary(int device) {
     primary.context = std::make_shared<Context>();
     primary.context->handle = next_handle();
     primary.context->device = device;
+    contexts_.push_back(primary.context);
     ++primary.created;
     ++counters().contexts_created;
   }
@@ -284,6 +285,7 @@ void Driver::reset(PlanText plan) {
   }
   const std::scoped_lock lock(mutex_);
   for (Primary& primary : primaries_) primary.created = 0;
+  contexts_.clear();
   ++generation_;
   counters().clear();
 }

@@ -28,7 +28,8 @@ using gpu::CuResult;
 using Handle = std::uint64_t;
 
 // A primary context, the only kind there is. Once `failed` is not success, all that is asked of it answers with that
-// error until the context is gone, as in CUDA.
+// error until the context is gone, as in CUDA. The object stays until reset(), for operations that outlive their
+// stream.
 struct Context {
   Handle handle = 0;
   int device = 0;
@@ -124,10 +125,11 @@ class Driver {
   std::vector<Point> points_of(int device) const;
 
   mutable std::mutex mutex_;
-  std::array<Primary, kDevicesMax> primaries_;  // guarded by mutex_
-  std::map<Handle, StreamEntry> streams_;       // guarded by mutex_
-  std::map<Handle, EventEntry> events_;         // guarded by mutex_
-  std::atomic<std::uint64_t> generation_{1};    // of thread-local stacks: reset() ends them all
+  std::array<Primary, kDevicesMax> primaries_;      // guarded by mutex_
+  std::vector<std::shared_ptr<Context>> contexts_;  // guarded by mutex_: all of them, until reset()
+  std::map<Handle, StreamEntry> streams_;           // guarded by mutex_
+  std::map<Handle, EventEntry> events_;             // guarded by mutex_
+  std::atomic<std::uint64_t> generation_{1};        // of thread-local stacks: reset() ends them all
   std::atomic<Handle> handles_{0x1000};
   std::array<DeviceMemory, kDevicesMax> memories_;
 };

@@ -74,7 +74,7 @@ TEST_F(Memory, PinnedSourceIsReadOnlyWhenTheCopyRuns) {
   const gpu::CuStream stream = make_stream();
   control.hold();
   ASSERT_CUDA(success, cuda.cuMemcpyHtoDAsync_v2(address, source.data(), kBytes, stream));
-  source.fill(9);  // a slot that is used again too early: its new bytes arrive
+  source.fill_too_early(9);  // its new bytes arrive
   control.release();
   ASSERT_CUDA(success, cuda.cuStreamSynchronize(stream));
   EXPECT_EQ(read(address, kBytes), source.copy());

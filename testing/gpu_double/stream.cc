@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "testing/gpu_double/counters.h"
+#include "testing/gpu_double/unseen.h"
 
 namespace infercluster::gpu_double {
 namespace {
@@ -61,6 +62,8 @@ void Gate::open() {
 }
 
 void Gate::pass() {
+  if (!shut_.load(std::memory_order_relaxed)) return;
+  const Unseen unseen;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !shut_; });
 }

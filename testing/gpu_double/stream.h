@@ -3,6 +3,7 @@
 // a Point orders operations of different streams.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -19,12 +20,12 @@ class Gate {
  public:
   void shut();
   void open();
-  void pass();  // waits while shut
+  void pass();  // waits while shut; orders nothing when it is not
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool shut_ = false;  // guarded by mutex_
+  std::atomic<bool> shut_{false};  // written with mutex_ held
 };
 Gate& gate();
 

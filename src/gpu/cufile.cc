@@ -110,7 +110,7 @@ Result<std::unique_ptr<CuFileBuffer>> CuFile::register_buffer(std::shared_ptr<De
 
 CuFileBuffer::~CuFileBuffer() {
   if (!may_call_driver()) return;
-  const auto current = Device::Current::make(*owner_->device());
+  const auto current = Device::Current::for_release(*owner_->device());
   const auto* const base = reinterpret_cast<const void*>(memory_->span().address);  // NOLINT: a device address
   const CuFileError status = owner_->driver_->api.cuFileBufDeregister(base);
   if (status.code == CuFileCode::success) return;

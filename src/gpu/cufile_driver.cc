@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/log.h"
 #include "gpu/library.h"
 
 namespace infercluster::gpu {
@@ -189,11 +190,10 @@ Result<std::shared_ptr<const CuFileDriver>> CuFileDriver::open(const std::shared
 
 CuFileDriver::~CuFileDriver() {
   if (!ours || !may_call_driver()) return;
-  if (api.cuFileDriverClose_v2 != nullptr) {
-    static_cast<void>(api.cuFileDriverClose_v2());
-  } else if (api.cuFileDriverClose != nullptr) {
-    static_cast<void>(api.cuFileDriverClose());
-  }
+  auto* const close = api.cuFileDriverClose_v2 != nullptr ? api.cuFileDriverClose_v2 : api.cuFileDriverClose;
+  if (close == nullptr) return;
+  const CuFileCode code = close().code;
+  if (code != CuFileCode::success) log_warning("cuFileDriverClose: " + std::string(cufile_text(code)));
 }
 
 bool CuFileDriver::parameter(CuFileBool which, bool otherwise) const {

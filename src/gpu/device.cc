@@ -133,7 +133,8 @@ Error Device::error(CuResult result, std::string_view call, std::string_view act
 
 void Device::release_ended(CuResult result, std::string_view call, std::string_view action) const {
   if (result == CuResult::success || result == CuResult::deinitialized) return;
-  log_warning(error(result, call, action).to_string());
+  const std::string text = error(result, call, action).to_string();
+  log(is_lost(result) ? LogLevel::debug : LogLevel::warning, text);  // a lost context was an error before
 }
 
 Result<Device::Current> Device::Current::make(const Device& device) {
@@ -143,19 +144,21 @@ Result<Device::Current> Device::Current::make(const Device& device) {
   return Current(&device);
 }
 
+std::optional<Device::Current> Device::Current::for_release(const Device& device) {
+  if (!may_call_driver()) return std::nullopt;
+  auto first = make(device);
+  if (first.ok()) return std::move(first).value();
+  auto second = make(device);
+  if (second.ok()) return std::move(second).value();
+  log_warning(second.error().to_string());
+  return std::nullopt;
+}
+
 Device::Current::~Current() {
   if (device_ == nullptr || !may_call_driver()) return;
-  const CudaApi& api = device_->api();
+  // Not twice: a pop that fails reports what came before it and has popped, and the next context is the caller's.
   CuContext popped = nullptr;
-  CuResult result = api.cuCtxPopCurrent_v2(&popped);
-  if (result != CuResult::success) {
-    // The thread must not keep our context. The call may have done its work and reported another's failure, so look.
-    CuContext current = nullptr;
-    if (api.cuCtxGetCurrent(&current) == CuResult::success && current == device_->context_) {
-      result = api.cuCtxPopCurrent_v2(&popped);
-    }
-  }
-  device_->release_ended(result, "cuCtxPopCurrent", "leave the context");
+  device_->release_ended(device_->api().cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent", "leave the context");
 }
 
 }  // namespace infercluster::gpu

@@ -65,6 +65,8 @@ class Device {
   class Current {
    public:
     static Result<Current> make(const Device& device);
+    // For waits and destructors, which go on without: tries twice, and logs what kept the context away.
+    static std::optional<Current> for_release(const Device& device);
     Current(Current&& other) noexcept : device_(std::exchange(other.device_, nullptr)) {}
     Current& operator=(Current&&) = delete;
     ~Current();

@@ -37,6 +37,7 @@ std::string_view hint_of(CuResult result) {
     case CuResult::ecc_uncorrectable:
     case CuResult::illegal_address:
     case CuResult::launch_failed:
+    case CuResult::context_is_destroyed:
       return "The GPU's context is lost: start the process again, and look for Xid messages in the kernel's log";
     case CuResult::not_permitted:
       return "The device may be in exclusive mode: nvidia-smi -q -d COMPUTE shows it";
@@ -92,6 +93,11 @@ const Found& found() {
 
 std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+bool is_lost(CuResult result) {
+  return result == CuResult::ecc_uncorrectable || result == CuResult::illegal_address ||
+         result == CuResult::launch_failed || result == CuResult::context_is_destroyed;
 }
 
 Result<Driver> Driver::load(const std::string& library) {

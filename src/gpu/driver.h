@@ -16,6 +16,9 @@ inline constexpr int kCudaVersionMin = 12000;
 // "12.4" for 12040.
 std::string cuda_version_text(int version);
 
+// Has the context gone, and with it all that it held? Every later call says so too.
+bool is_lost(CuResult result);
+
 // A library that is loaded for as long as the process lives, and initialized (cuInit). Thread-safe.
 class Driver {
  public:

@@ -15,7 +15,7 @@ Result<std::unique_ptr<Event>> Event::create(std::shared_ptr<Device> device) {
 
 Event::~Event() {
   if (handle_ == nullptr || !may_call_driver()) return;
-  const auto current = Device::Current::make(*device_);  // drivers differ in whether a handle's own context suffices
+  const auto current = Device::Current::for_release(*device_);
   // What waits for the event still gets it: the driver frees it behind that (cuEventDestroy).
   device_->release_ended(device_->api().cuEventDestroy_v2(handle_), "cuEventDestroy", "end an event");
 }
@@ -36,8 +36,7 @@ Status Event::record_on(CuStream stream) {
 }
 
 Result<bool> Event::passed() const {
-  IC_CHECK(driver());
-  const auto current = Device::Current::make(*device_);
+  IC_TRY(const Device::Current current, Device::Current::make(*device_));
   const CuResult result = device_->api().cuEventQuery(handle_);
   if (result == CuResult::success) return true;
   if (result == CuResult::not_ready) return false;
@@ -45,8 +44,7 @@ Result<bool> Event::passed() const {
 }
 
 Status Event::wait() const {
-  IC_CHECK(driver());
-  const auto current = Device::Current::make(*device_);
+  IC_TRY(const Device::Current current, Device::Current::make(*device_));
   const CuResult result = device_->api().cuEventSynchronize(handle_);
   if (result != CuResult::success) return device_->error(result, "cuEventSynchronize", "wait for an event");
   return {};

@@ -53,8 +53,7 @@ Result<std::shared_ptr<DeviceMemory>> DeviceMemory::allocate(std::shared_ptr<Dev
 
 DeviceMemory::~DeviceMemory() {
   if (address_ == 0 || !may_call_driver()) return;
-  const auto current = Device::Current::make(*device_);
-  // Even without the context: addresses are unique among all devices, and the driver finds the context by them.
+  const auto current = Device::Current::for_release(*device_);
   device_->release_ended(device_->api().cuMemFree_v2(address_), "cuMemFree", "free " + format_bytes(capacity_));
 }
 
@@ -81,7 +80,7 @@ Pinned::~Pinned() {
     const std::scoped_lock lock(pinned.mutex);
     std::erase_if(pinned.spans, [&](const memory::Span& span) { return span.address == span_.address; });
   }
-  const auto current = Device::Current::make(*device_);
+  const auto current = Device::Current::for_release(*device_);
   device_->release_ended(device_->api().cuMemHostUnregister(span_.host()), "cuMemHostUnregister",
                          "unpin " + format_bytes(span_.bytes) + " of host memory");
 }

@@ -13,9 +13,8 @@ Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<Device> device) {
   return stream;
 }
 
+// The device's context is current.
 CuResult Stream::synchronize() {
-  // The stream knows its own context: where it cannot be made current the wait is tried all the same.
-  const auto current = Device::Current::make(*device_);
   const CuResult first = device_->api().cuStreamSynchronize(handle_);
   if (first != CuResult::success) static_cast<void>(device_->api().cuStreamSynchronize(handle_));
   return first;
@@ -23,6 +22,7 @@ CuResult Stream::synchronize() {
 
 Status Stream::wait() {
   IC_CHECK(driver());  // not in a forked child
+  const auto current = Device::Current::for_release(*device_);
   const CuResult result = synchronize();
   if (result != CuResult::success) return device_->error(result, "cuStreamSynchronize", "wait for copies");
   return {};
@@ -30,8 +30,8 @@ Status Stream::wait() {
 
 Stream::~Stream() {
   if (handle_ == nullptr || !may_call_driver()) return;
+  const auto current = Device::Current::for_release(*device_);
   static_cast<void>(synchronize());
-  const auto current = Device::Current::make(*device_);
   device_->release_ended(device_->api().cuStreamDestroy_v2(handle_), "cuStreamDestroy", "end a stream");
 }
 

@@ -62,7 +62,7 @@ IC_EXPORT CuResult cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
 }
 
 IC_EXPORT CuResult cuMemFree_v2(CuDevicePtr address) {
-  return call_regardless_in_context("cuMemFree", [&](Driver& driver, const std::shared_ptr<Context>&) {
+  return release("cuMemFree", [&](Driver& driver) {
     if (address == 0) return CuResult::success;
     const auto device = driver.device_of(address);
     if (!device) return CuResult::invalid_value;
@@ -100,7 +100,7 @@ IC_EXPORT CuResult cuMemHostRegister_v2(void* address, std::size_t bytes, unsign
 }
 
 IC_EXPORT CuResult cuMemHostUnregister(void* address) {
-  return call_regardless_in_context("cuMemHostUnregister", [&](Driver& driver, const std::shared_ptr<Context>&) {
+  return release("cuMemHostUnregister", [&](Driver& driver) {
     const auto registration = driver.host.at(std::bit_cast<std::uintptr_t>(address));
     if (!registration) return CuResult::host_memory_not_registered;
     if (driver.host.in_flight(registration->address, registration->bytes)) {

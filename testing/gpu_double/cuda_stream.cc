@@ -30,20 +30,18 @@ IC_EXPORT CuResult cuStreamCreate(CuStream* stream, unsigned flags) {
 }
 
 IC_EXPORT CuResult cuStreamDestroy_v2(CuStream stream) {
-  return call_regardless_in_context("cuStreamDestroy", [&](Driver& driver, const std::shared_ptr<Context>&) {
-    return driver.destroy_stream(std::bit_cast<Handle>(stream));
-  });
+  return release("cuStreamDestroy",
+                 [&](Driver& driver) { return driver.destroy_stream(std::bit_cast<Handle>(stream)); });
 }
 
 IC_EXPORT CuResult cuStreamSynchronize(CuStream stream) {
-  return call_regardless_in_context(
-      "cuStreamSynchronize", [&](Driver& driver, const std::shared_ptr<Context>& context) {
-        StreamEntry entry;
-        const CuResult found = driver.find_stream(std::bit_cast<Handle>(stream), context, entry);
-        if (found != CuResult::success) return found;
-        entry.stream->wait(entry.stream->submitted());
-        return outcome(*entry.context);
-      });
+  return wait_in_context("cuStreamSynchronize", [&](Driver& driver, const std::shared_ptr<Context>& context) {
+    StreamEntry entry;
+    const CuResult found = driver.find_stream(std::bit_cast<Handle>(stream), context, entry);
+    if (found != CuResult::success) return found;
+    entry.stream->wait(entry.stream->submitted());
+    return outcome(*entry.context);
+  });
 }
 
 IC_EXPORT CuResult cuStreamQuery(CuStream stream) {
@@ -79,7 +77,7 @@ IC_EXPORT CuResult cuEventCreate(CuEvent* event, unsigned flags) {
 }
 
 IC_EXPORT CuResult cuEventDestroy_v2(CuEvent event) {
-  return call_regardless_in_context("cuEventDestroy", [&](Driver& driver, const std::shared_ptr<Context>&) {
+  return release("cuEventDestroy", [&](Driver& driver) {
     return driver.destroy_event(std::bit_cast<Handle>(event)) ? CuResult::success : CuResult::invalid_handle;
   });
 }

@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "testing/gpu_double/counters.h"
 #include "testing/gpu_double/driver.h"
 
 namespace infercluster::gpu_double {
@@ -45,14 +47,28 @@ CuResult call_regardless(std::string_view name, Body body) {
   return error ? *error : result;
 }
 
+// A wait in the calling thread's context.
 template <typename Body>
-CuResult call_regardless_in_context(std::string_view name, Body body) {
+CuResult wait_in_context(std::string_view name, Body body) {
   return call_regardless(name, [&](Driver& driver) {
     std::shared_ptr<Context> context;
     const CuResult usable = driver.current(context);
-    if (context == nullptr) return usable;
-    const CuResult result = body(driver, context);
-    return result == CuResult::success ? context->failed.load() : result;
+    return context == nullptr ? usable : body(driver, context);
+  });
+}
+
+// A release. One without a current context is a mistake that goes without consequence here: only after an injected
+// fault it may be the best that a program can do.
+template <typename Body>
+CuResult release(std::string_view name, Body body) {
+  return call_regardless(name, [&](Driver& driver) {
+    std::shared_ptr<Context> context;
+    const CuResult usable = driver.current(context);
+    if (context == nullptr && counters().faults_injected == 0) {
+      count_violation(std::string(name) + " without a current context");
+    }
+    const CuResult result = body(driver);
+    return result == CuResult::success ? usable : result;
   });
 }
 

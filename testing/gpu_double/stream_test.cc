@@ -174,6 +174,19 @@ TEST_F(Contexts, AreNeededByCalls) {
   ASSERT_CUDA(success, cuda.cuCtxPushCurrent_v2(context));
 }
 
+TEST_F(Contexts, AreNeededByReleasesTooUnlessAFaultTookThem) {
+  violations_expected = 1;
+  const gpu::CuDevicePtr first = allocate(1);
+  const gpu::CuDevicePtr second = allocate(1);
+  ASSERT_CUDA(success, cuda.cuCtxPopCurrent_v2(nullptr));
+  EXPECT_CUDA(invalid_context, cuda.cuMemFree_v2(first));  // a mistake, counted
+  control.set_plan("cuCtxPushCurrent:1=CUDA_ERROR_UNKNOWN");
+  EXPECT_CUDA(unknown, cuda.cuCtxPushCurrent_v2(context));
+  EXPECT_CUDA(invalid_context, cuda.cuMemFree_v2(second));  // there was no other way
+  EXPECT_EQ(control.counter("allocations"), 0U);
+  ASSERT_CUDA(success, cuda.cuCtxPushCurrent_v2(context));
+}
+
 TEST_F(Contexts, AreCurrentPerThread) {
   std::thread([&] {
     gpu::CuDevicePtr address = 0;

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import subprocess
 
 import pytest
@@ -219,3 +220,16 @@ def test_l14_memory_is_as_small_as_the_work_and_a_budget_that_cannot_do_is_refus
     assert program.run("load", model, "--memory", enough - 1).returncode == 1
     wide = program.json("load", model, "--memory", "2GiB")
     assert wide["peak_host_bytes"] < MODEL_BYTES + 16 * 2**20
+
+
+def test_more_shards_than_the_soft_limit_of_open_files(program, folder):
+    for index in range(1200):
+        (folder / f"{index:04}.safetensors").write_bytes(pack({f"t{index}": ("U8", [3], b"abc")}))
+
+    def limited(soft: int, hard: int) -> dict:
+        return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
+
+    for direct in ("auto", "always"):
+        assert program.json("load", folder, "--direct", direct, **limited(1024, 4096))["tensors"] == 1200
+    error = program.error("load", folder, **limited(1024, 1024))
+    assert "Too many open files" in error["text"] and "1024" in error["text"] and "ulimit -n" in error["text"]

@@ -299,3 +299,25 @@ def test_four_processes_hold_the_tensors_and_little_more(
         assert process.returncode == 0
         beyond, tensors = map(int, out.split())
         assert tensors == 256 << 20 and -(16 << 20) < beyond < 64 << 20
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+import numpy, infercluster
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+for _ in range(3):
+    loaded = infercluster.load(sys.argv[1], framework="np")
+    assert {tensor.tobytes() for tensor in loaded.values()} == {b"abc"}
+    assert len(list(infercluster.stream(sys.argv[1], framework="np"))) == len(loaded)
+print(len(loaded))
+"""
+
+
+def test_a_load_needs_one_descriptor_for_each_shard_and_little_more(
+    tmp_path: pathlib.Path, backend: str, python: object
+) -> None:
+    for index in range(600):
+        write_file(tmp_path / f"{index:03}.safetensors", {f"t{index}": ("U8", [3], b"abc")})
+    assert python(FEW_DESCRIPTORS, tmp_path, 700).stdout == "600\n"  # type: ignore[operator]
+    refused = python(FEW_DESCRIPTORS, tmp_path, 500, check=False)  # type: ignore[operator]
+    assert "OSError" in refused.stderr and "500 files open" in refused.stderr and "ulimit -n" in refused.stderr

@@ -3,48 +3,45 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <string_view>
+#include <type_traits>
+
 #include "bindings.h"
+#include "load/report_fields.h"
 
 namespace nb = nanobind;
 
 namespace infercluster::python {
 
-nb::dict report_dict(const load::Report& report) {
-  nb::list files;
-  for (const load::FileReport& file : report.files) {
-    nb::dict entry;
-    entry["path"] =
-        nb::steal(PyUnicode_DecodeFSDefaultAndSize(file.path.data(), static_cast<Py_ssize_t>(file.path.size())));
-    entry["bytes"] = file.bytes;
-    entry["mode"] = file.mode;
-    entry["reason"] = file.reason;
-    entry["verification"] = file.verification;
-    files.append(entry);
-  }
-  nb::dict waited;
-  waited["storage"] = report.waited.storage;
-  waited["memory"] = report.waited.memory;
-  waited["verify"] = report.waited.verify;
-  waited["other"] = report.waited.other;
+namespace {
+
+// Of whatever visit_fields() knows. A path is what the file system has, UTF-8 or not.
+template <typename Fields>
+nb::dict document(const Fields& fields) {
   nb::dict result;
-  result["bytes"] = report.bytes;
-  result["tensors"] = report.tensors;
-  result["seconds"] = report.seconds;
-  result["gib_per_s"] = report.gib_per_s();
-  result["backend"] = report.backend;
-  result["backend_reason"] = report.backend_reason;
-  result["peak_host_bytes"] = report.peak_host_bytes;
-  result["working_bytes"] = report.working_bytes;
-  result["files"] = files;
-  result["waited"] = waited;
-  result["moved_bytes"] = report.moved_bytes;
-  result["bytes_read"] = report.bytes_read;
-  result["requests"] = report.requests;
-  result["retries"] = report.retries;
-  result["page_cache_fill_bytes"] = report.page_cache_fill_bytes;
-  result["donated_blocks"] = report.donated_blocks;
-  result["notices"] = report.notices;
+  load::visit_fields(fields, [&result]<typename Value>(std::string_view name, const Value& value) {
+    const nb::str key(name.data(), name.size());
+    if constexpr (std::is_same_v<Value, load::Waited>) {
+      result[key] = document(value);
+    } else if constexpr (std::is_same_v<Value, std::vector<load::FileReport>>) {
+      nb::list files;
+      for (const load::FileReport& file : value) files.append(document(file));
+      result[key] = files;
+    } else if constexpr (std::is_same_v<Value, std::string>) {
+      result[key] = name == "path" ? nb::steal<nb::str>(PyUnicode_DecodeFSDefaultAndSize(
+                                         value.data(), static_cast<Py_ssize_t>(value.size())))
+                                   : nb::str(value.data(), value.size());
+    } else {
+      result[key] = value;
+    }
+  });
   return result;
+}
+
+}  // namespace
+
+nb::dict report_dict(const load::Report& report) {
+  return document(report);
 }
 
 }  // namespace infercluster::python

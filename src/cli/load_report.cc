@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/units.h"
 #include "cli/output.h"
+#include "load/report_fields.h"
 
 namespace infercluster::cli {
 namespace {
@@ -39,38 +41,27 @@ std::string files_text(const std::vector<load::FileReport>& files) {
   return table.text();
 }
 
+// Of whatever visit_fields() knows.
+template <typename Fields>
+nlohmann::ordered_json document(const Fields& fields) {
+  nlohmann::ordered_json json;
+  load::visit_fields(fields, [&json]<typename Value>(const char* name, const Value& value) {
+    if constexpr (std::is_same_v<Value, load::Waited>) {
+      json[name] = document(value);
+    } else if constexpr (std::is_same_v<Value, std::vector<load::FileReport>>) {
+      json[name] = nlohmann::ordered_json::array();
+      for (const load::FileReport& file : value) json[name].push_back(document(file));
+    } else {
+      json[name] = value;
+    }
+  });
+  return json;
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const load::Report& report) {
-  nlohmann::ordered_json json;
-  json["bytes"] = report.bytes;
-  json["tensors"] = report.tensors;
-  json["seconds"] = report.seconds;
-  json["gib_per_s"] = report.gib_per_s();
-  json["backend"] = report.backend;
-  json["backend_reason"] = report.backend_reason;
-  json["peak_host_bytes"] = report.peak_host_bytes;
-  json["working_bytes"] = report.working_bytes;
-  json["files"] = nlohmann::ordered_json::array();
-  for (const load::FileReport& file : report.files) {
-    json["files"].push_back({{"path", file.path},
-                             {"bytes", file.bytes},
-                             {"mode", file.mode},
-                             {"reason", file.reason},
-                             {"verification", file.verification}});
-  }
-  json["waited"] = {{"storage", report.waited.storage},
-                    {"memory", report.waited.memory},
-                    {"verify", report.waited.verify},
-                    {"other", report.waited.other}};
-  json["moved_bytes"] = report.moved_bytes;
-  json["bytes_read"] = report.bytes_read;
-  json["requests"] = report.requests;
-  json["retries"] = report.retries;
-  json["page_cache_fill_bytes"] = report.page_cache_fill_bytes;
-  json["donated_blocks"] = report.donated_blocks;
-  json["notices"] = report.notices;
-  return json;
+  return document(report);
 }
 
 std::string to_text(const load::Report& report) {

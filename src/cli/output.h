@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "cli/common.h"
+#include "cli/signals.h"
 #include "load/job.h"
 
 namespace infercluster::cli {
@@ -53,6 +55,21 @@ class ProgressLine {
   Clock::TimePoint start_;
   Clock::TimePoint last_;
 };
+
+// Opens the source and runs `work(repository, callback)` over it, which returns a Result, under a progress line. A
+// signal cancels it.
+template <typename Work>
+auto with_progress(const SourceOptions& source, const Common& common, const std::string& verb, const Work& work)
+    -> decltype(work(std::declval<const load::Repository&>(), ProgressCallback())) {
+  IC_TRY(const auto repository, open_source(source));
+  ProgressLine line(common, verb);
+  auto result = work(*repository, [&line](load::Progress now) {
+    line.update(now);
+    return caught_signal() == 0;
+  });
+  line.finish();
+  return result;
+}
 
 // "3.4 s", "2 min 5 s".
 std::string format_seconds(double seconds);

@@ -8,7 +8,6 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/output.h"
-#include "cli/signals.h"
 
 namespace infercluster::cli {
 namespace {
@@ -31,14 +30,10 @@ nlohmann::ordered_json to_json(const SealReport& report) {
 }
 
 int run(const Settings& settings) {
-  const auto repository = open_source(settings.source);
-  if (!repository.ok()) return fail(settings.common, repository.error());
-  ProgressLine progress(settings.common, "seal");
-  const auto report = seal(**repository, settings.seal, [&](load::Progress now) {
-    progress.update(now);
-    return caught_signal() == 0;
-  });
-  progress.finish();
+  const auto report = with_progress(settings.source, settings.common, "seal",
+                                    [&](const load::Repository& repository, const ProgressCallback& callback) {
+                                      return seal(repository, settings.seal, callback);
+                                    });
   if (!report.ok()) return fail(settings.common, report.error());
   if (settings.common.json) {
     print_json(to_json(*report));

@@ -8,7 +8,6 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/output.h"
-#include "cli/signals.h"
 
 namespace infercluster::cli {
 namespace {
@@ -72,14 +71,10 @@ void explain(const VerifyReport& report) {
 }
 
 int run(const Settings& settings) {
-  const auto repository = open_source(settings.source);
-  if (!repository.ok()) return fail(settings.common, repository.error());
-  ProgressLine progress(settings.common, "verify");
-  const auto report = verify(**repository, settings.seal_directory, [&](load::Progress now) {
-    progress.update(now);
-    return caught_signal() == 0;
-  });
-  progress.finish();
+  const auto report = with_progress(settings.source, settings.common, "verify",
+                                    [&](const load::Repository& repository, const ProgressCallback& callback) {
+                                      return verify(repository, settings.seal_directory, callback);
+                                    });
   if (!report.ok()) return fail(settings.common, report.error());
   if (settings.common.json) {
     print_json(to_json(*report));

@@ -12,7 +12,7 @@ import pathlib
 import sys
 
 from load import data, machine, tables
-from load.harness import EVERYONE, FIO, LIMIT, Bench, InvalidRun, Run, huge_page_memory, second_loads
+from load.harness import EVERYONE, LIMIT, Bench, InvalidRun, Run, second_loads
 from load.keeper import Keeper
 
 KEEPER_MARGIN = 3 << 29
@@ -61,25 +61,14 @@ def repositories(arguments: argparse.Namespace) -> list[data.Repository]:
 def measure(repository: data.Repository, state: str, arguments: argparse.Namespace, keeper: Keeper,
             common: dict) -> tuple[list[dict], list[str]]:
     bench = Bench(repository, state, arguments.names, keeper, arguments.seed)
-    with huge_page_memory() if FIO in bench.contestants else _plain() as memory:
-        if LIMIT in bench.contestants:
-            bench.calibrate(1 if arguments.quick else 3)
-        bench.run(arguments.rounds, memory)
+    if LIMIT in bench.contestants:
+        bench.calibrate(1 if arguments.quick else 3)
+    bench.run(arguments.rounds)
     found = tables.records(bench, common)
     print(tables.render(bench, found), flush=True)
     where = f"{repository.name}, {state}"
     wrong = [f"WRONG BYTES: {where}: the tensors of {name} differ from the others'" for name in bench.disagreements()]
     return found, wrong + [f"no run: {where}: {failure}" for failure in bench.failures()]
-
-
-class _plain:
-    """The kind of memory where no huge pages need be reserved."""
-
-    def __enter__(self) -> str:
-        return "mmap"
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def measure_second(repository: data.Repository, rounds: int, keeper: Keeper, common: dict) -> list[dict]:

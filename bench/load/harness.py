@@ -10,7 +10,6 @@ import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 
 from load import data, page_cache
 from load.keeper import Keeper
@@ -114,12 +113,13 @@ def run_limit(repository: data.Repository, parameters: str, keeper: Keeper) -> R
     return Run(found["seconds"], found["bytes"], detail={"parameters": parameters})
 
 
-def run_fio(repository: data.Repository, memory: str, keeper: Keeper) -> Run:
-    """fio's figure beside the limit's: into one small buffer that it reuses, so it populates no memory."""
+def run_fio(repository: data.Repository, keeper: Keeper) -> Run:
+    """fio's figure beside the limit's: into one small buffer that it reuses, so it populates no memory. The buffer is of transparent
+    huge pages; fio itself knows only explicit ones, which would have to be reserved, and stay so when the bench is killed."""
     command = ["fio", "--name=cold", "--filename=" + ":".join(repository.files), "--file_service_type=sequential", "--rw=read", "--bs=1m",
-               "--iodepth=32", "--direct=1", "--ioengine=io_uring", f"--iomem={memory}", "--readonly", "--output-format=json"]
-    read = execute(command, environment(FIO), keeper)["jobs"][0]["read"]
-    return Run(read["io_bytes"] / read["bw_bytes"], read["io_bytes"], detail={"memory": memory})
+               "--iodepth=32", "--direct=1", "--ioengine=io_uring", "--iomem=malloc", "--readonly", "--output-format=json"]
+    read = execute(command, {**environment(FIO), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, keeper)["jobs"][0]["read"]
+    return Run(read["io_bytes"] / read["bw_bytes"], read["io_bytes"])
 
 
 def run_program(repository: data.Repository, name: str, keeper: Keeper) -> Run:
@@ -136,25 +136,6 @@ def run_python(repository: data.Repository, name: str, keeper: Keeper) -> Run:
     detail = {key: found[key] for key in ("backend", "modes", "waited") if found.get(key)}
     return Run(found["load_seconds"], found["bytes"], found["checksum_seconds"], found["checksum"], found["tensors"], found["maps"],
                found["peak_rss"], found["version"], detail)
-
-
-@contextlib.contextmanager
-def huge_page_memory(pages: int = 64) -> Iterator[str]:
-    """fio's kind of memory: huge pages, reserved for as long as the block runs, or plain where they cannot be had."""
-    setting = pathlib.Path("/proc/sys/vm/nr_hugepages")
-    before = None
-    try:
-        before = int(setting.read_text(encoding="ascii"))
-        setting.write_text(str(before + pages), encoding="ascii")
-        reserved = int(setting.read_text(encoding="ascii")) >= before + pages
-    except (OSError, ValueError):
-        reserved = False
-    try:
-        yield "mmaphuge" if reserved else "mmap"
-    finally:
-        if before is not None:
-            with contextlib.suppress(OSError):
-                setting.write_text(str(before), encoding="ascii")
 
 
 class Bench:
@@ -182,12 +163,12 @@ class Bench:
                 raise InvalidRun(f"only {found:.1%} of the files are in the page cache")
         self.keeper.hold()
 
-    def run_once(self, name: str, memory: str = "mmap") -> Run:
+    def run_once(self, name: str) -> Run:
         self.prepare(name)
         if name == LIMIT:
             return run_limit(self.repository, self.limit_parameters, self.keeper)
         if name == FIO:
-            return run_fio(self.repository, memory, self.keeper)
+            return run_fio(self.repository, self.keeper)
         if name in PROGRAM_OURS:
             return run_program(self.repository, name, self.keeper)
         return run_python(self.repository, name, self.keeper)
@@ -205,13 +186,13 @@ class Bench:
             raise InvalidRun(f"{LIMIT_PROGRAM} runs with no strategy")
         self.limit_parameters = min(usable, key=lambda parameters: usable[parameters])
 
-    def run(self, rounds: int, memory: str) -> None:
+    def run(self, rounds: int) -> None:
         for number in range(rounds):
             for name in self._shuffled(self.contestants):
                 if self.invalid[name] and not self.runs[name]:
                     continue  # it cannot be run here: once is enough to say so
                 try:
-                    self.runs[name].append(self.run_once(name, memory))
+                    self.runs[name].append(self.run_once(name))
                 except InvalidRun as error:
                     self.invalid[name].append(str(error))
             print(f"{self.repository.name} {self.state}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)

@@ -205,10 +205,95 @@ TEST_F(Api, EveryCallInAForkedChildIsAnError) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(Api, CountsInPrometheusText) {
+// The value of a series in the Prometheus text; -1: it is not there.
+double metric(const std::string& series) {
+  const std::string text = "\n" + metrics_text();
+  const std::size_t at = text.find("\n" + series + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + series.size() + 2));
+}
+
+double sum_of(const std::string& name, const std::string& label, const std::vector<std::string>& values) {
+  double sum = 0;
+  for (const std::string& value : values) {
+    const double one = metric(name + "{" + label + "=\"" + value + "\"}");
+    EXPECT_GE(one, 0) << name << " " << value << "\n" << metrics_text();
+    sum += one;
+  }
+  return sum;
+}
+
+double loaded_bytes() {
+  return sum_of("infercluster_loaded_bytes_total", "mode", {"direct", "buffered", "resident"});
+}
+
+TEST_F(Api, CountsLoadsBytesAndWaits) {
   const auto repository = open_ok(make_model());
-  ASSERT_TRUE(start_load(repository, {}).ok());
-  EXPECT_NE(metrics_text().find("infercluster_loads_total{kind=\"load\"}"), std::string::npos) << metrics_text();
+  const auto waited = [] {
+    return sum_of("infercluster_load_wait_seconds_total", "cause", {"storage", "memory", "verify", "other"});
+  };
+  const double loads = metric("infercluster_loads_total{kind=\"load\"}");
+  const double before = loaded_bytes();
+  const double waited_before = waited();
+  load::Options options;
+  options.direct = io::DirectPolicy::never;
+  auto job = start_load(repository, options);
+  ASSERT_TRUE(job.ok());
+  const auto loaded = (*job)->finish();
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(metric("infercluster_loads_total{kind=\"load\"}"), loads + 1);
+  EXPECT_EQ(loaded_bytes() - before, static_cast<double>(repository->bytes()));
+  EXPECT_NEAR(waited() - waited_before, loaded->report.seconds, 0.001);
+  EXPECT_GE(metric("infercluster_read_retries_total"), 0);
+}
+
+TEST_F(Api, CountsWhatDirectLoadsPutIntoThePageCache) {
+  const auto repository = open_ok(make_model());
+  const double before = metric("infercluster_page_cache_fill_bytes_total");
+  const double direct_before = metric("infercluster_loaded_bytes_total{mode=\"direct\"}");
+  load::Options options;
+  options.direct = io::DirectPolicy::always;
+  options.page_cache = load::PageCache::keep;
+  auto job = start_load(repository, options);
+  if (!job.ok()) GTEST_SKIP() << job.error().to_string();
+  while (!(*job)->wait_for_page_cache(std::chrono::seconds(10))) {
+  }
+  double file_bytes = 0;
+  for (const load::RepositoryShard& shard : repository->shards())
+    file_bytes += static_cast<double>(shard.identity.size);
+  EXPECT_EQ(metric("infercluster_page_cache_fill_bytes_total") - before, file_bytes);
+  EXPECT_EQ(metric("infercluster_loaded_bytes_total{mode=\"direct\"}") - direct_before,
+            static_cast<double>(repository->bytes()));
+}
+
+TEST_F(Api, CountsFailuresByTheirCode) {
+  const std::string path = make_model();
+  ASSERT_TRUE(seal(*open_ok(path), {}).ok());
+  flip_byte(path + "/model-1.safetensors", 200'000);
+  const std::string corrupt = "infercluster_load_failures_total{code=\"corrupt\"}";
+  const std::string refused = "infercluster_load_failures_total{code=\"not found\"}";
+  const double corrupt_before = metric(corrupt);
+  const double refused_before = metric(refused);
+  const double bytes_before = loaded_bytes();
+  ASSERT_GE(corrupt_before, 0);
+  const auto repository = open_ok(path);
+  auto job = start_load(repository, {});
+  ASSERT_TRUE(job.ok());
+  EXPECT_FALSE((*job)->finish().ok());
+  EXPECT_EQ(metric(corrupt), corrupt_before + 1);
+  {
+    auto stream = start_stream(repository, {});
+    ASSERT_TRUE(stream.ok());
+    while (true) {
+      const auto next = (*stream)->next(std::chrono::seconds(10));
+      if (!next.ok() || next->state == load::Stream::State::ended) break;
+    }
+  }
+  EXPECT_EQ(metric(corrupt), corrupt_before + 2);
+  load::Options options;
+  options.names = {"no such tensor"};
+  EXPECT_FALSE(start_load(repository, options).ok());
+  EXPECT_EQ(metric(refused), refused_before + 1);
+  EXPECT_EQ(loaded_bytes(), bytes_before);
 }
 
 }  // namespace

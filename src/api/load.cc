@@ -3,6 +3,15 @@
 #include "infercluster/infercluster.h"
 
 namespace infercluster {
+namespace {
+
+template <typename Started>
+Result<Started> counted(Result<Started> started, const api::Runtime& runtime) {
+  if (!started.ok()) runtime.metrics().failed(started.error().code());
+  return started;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const load::Repository>> open(const std::string& source, const OpenOptions& options) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
@@ -18,15 +27,15 @@ Result<std::shared_ptr<const load::Repository>> open(const std::string& source, 
 Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Repository> repository,
                                               const load::Options& options) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
-  runtime->count_load();
-  return load::Job::start(std::move(repository), options, runtime->environment());
+  runtime->metrics().load_started();
+  return counted(load::Job::start(std::move(repository), options, runtime->environment()), *runtime);
 }
 
 Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository,
                                                    const load::Options& options) {
   IC_TRY(const api::Runtime* const runtime, api::Runtime::get());
-  runtime->count_stream();
-  return load::Stream::start(std::move(repository), options, runtime->environment());
+  runtime->metrics().stream_started();
+  return counted(load::Stream::start(std::move(repository), options, runtime->environment()), *runtime);
 }
 
 }  // namespace infercluster

@@ -8,13 +8,12 @@ namespace infercluster {
 namespace api {
 
 Runtime::Runtime()
-    : governor_(steady_clock(), {}),
-      filler_(&governor_),
-      loads_(registry_.counter("infercluster_loads_total", "Loads that were started", {{"kind", "load"}})),
-      streams_(registry_.counter("infercluster_loads_total", "Loads that were started", {{"kind", "stream"}})),
-      checked_bytes_(registry_.counter("infercluster_checked_bytes_total", "Bytes that seal and verify have read")) {
+    : metrics_(registry_),
+      governor_(steady_clock(), {}),
+      filler_(&governor_, [this](std::uint64_t bytes) { metrics_.page_cache_filled(bytes); }) {
   environment_.governor = &governor_;
   environment_.filler = &filler_;
+  environment_.ended = [this](const load::Report& report, const Error* error) { metrics_.ended(report, error); };
 }
 
 Result<Runtime*> Runtime::get() {

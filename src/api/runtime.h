@@ -2,6 +2,7 @@
 // What lives as long as the process.
 #pragma once
 
+#include "api/load_metrics.h"
 #include "base/result.h"
 #include "io/governor.h"
 #include "load/job.h"
@@ -18,19 +19,15 @@ class Runtime {
 
   [[nodiscard]] const load::Environment& environment() const { return environment_; }
   [[nodiscard]] const metrics::Registry& registry() const { return registry_; }
-  void count_load() const { loads_.add(); }
-  void count_stream() const { streams_.add(); }
-  void count_checked(std::uint64_t bytes) const { checked_bytes_.add(static_cast<double>(bytes)); }
+  [[nodiscard]] const LoadMetrics& metrics() const { return metrics_; }
 
  private:
   Runtime();
+  metrics::Registry registry_;
+  LoadMetrics metrics_;
   io::Governor governor_;
   load::PageCacheFiller filler_;
   load::Environment environment_;
-  metrics::Registry registry_;
-  metrics::Counter loads_;
-  metrics::Counter streams_;
-  metrics::Counter checked_bytes_;
 };
 
 }  // namespace infercluster::api

@@ -25,7 +25,7 @@ Result<std::unique_ptr<WholeFiles>> WholeFiles::open(const Runtime& runtime, std
 Status WholeFiles::read(const load::RepositoryShard& shard, const load::Scanner::Visit& visit) {
   const auto count = [&](std::span<const std::byte> bytes) {
     progress_.bytes_done += bytes.size();
-    runtime_->count_checked(bytes.size());
+    runtime_->metrics().checked(bytes.size());
     return visit(bytes);
   };
   const auto keep_going = [&] { return !callback_ || callback_(progress_); };

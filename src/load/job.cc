@@ -42,6 +42,12 @@ struct Job::Impl {
 
   void run() {
     Result<Loaded> outcome = load();
+    if (const auto& tell = execution.environment.ended) {
+      if (outcome.ok())
+        tell(outcome->report, nullptr);
+      else
+        tell(execution.report(*runner), &outcome.error());
+    }
     const std::lock_guard lock(mutex);
     result = std::move(outcome);
     ended = true;

@@ -48,6 +48,9 @@ struct Environment {
   const Clock* clock = &steady_clock();
   io::Governor* governor = nullptr;   // null: nothing is limited
   PageCacheFiller* filler = nullptr;  // null: the page cache is left as it is
+  // Called once for each job or stream that ran, on its thread, before its end is told: what it did, and the error it
+  // ended with (null: none). Null: nobody asks.
+  std::function<void(const Report& report, const Error* error)> ended;
   // How a backend is opened; tests put one in between that makes operations fail.
   std::function<Result<io::ChosenBackend>(const io::BackendOptions&)> open_backend = io::open_backend;
 };

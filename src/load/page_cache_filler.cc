@@ -2,6 +2,7 @@
 #include "load/page_cache_filler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -15,7 +16,8 @@ constexpr std::uint64_t kFillStep = 4 * kMiB;
 
 }  // namespace
 
-PageCacheFiller::PageCacheFiller(io::Governor* governor) : governor_(governor) {}
+PageCacheFiller::PageCacheFiller(io::Governor* governor, std::function<void(std::uint64_t)> filled)
+    : governor_(governor), filled_(std::move(filled)) {}
 
 PageCacheFiller::~PageCacheFiller() {
   {
@@ -77,6 +79,7 @@ void PageCacheFiller::fill(const File& file) {
       return;
     }
     at += length;
+    if (filled_) filled_(length);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -26,7 +27,8 @@ class PageCacheFiller {
   };
   using Ticket = std::uint64_t;
 
-  explicit PageCacheFiller(io::Governor* governor);  // null: nothing is limited
+  // A null governor limits nothing. `filled` is called with the bytes of each step, on a thread of the filler's.
+  explicit PageCacheFiller(io::Governor* governor, std::function<void(std::uint64_t)> filled = {});
   ~PageCacheFiller();
   PageCacheFiller(const PageCacheFiller&) = delete;
   PageCacheFiller& operator=(const PageCacheFiller&) = delete;
@@ -40,6 +42,7 @@ class PageCacheFiller {
   void fill(const File& file);
 
   io::Governor* const governor_;
+  const std::function<void(std::uint64_t)> filled_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<Ticket, File>> queue_;  // guarded by mutex_; the front is being filled

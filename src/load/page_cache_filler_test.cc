@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "base/units.h"
@@ -28,7 +29,8 @@ class PageCacheFillerTest : public ::testing::Test {
 };
 
 TEST_F(PageCacheFillerTest, FillsWhatIsAdded) {
-  PageCacheFiller filler(nullptr);
+  std::atomic<std::uint64_t> filled{0};
+  PageCacheFiller filler(nullptr, [&filled](std::uint64_t bytes) { filled += bytes; });
   std::vector<PageCacheFiller::File> files;
   files.push_back(cold_file("a", 9 * kMiB));
   files.push_back(cold_file("b", 5));
@@ -38,6 +40,7 @@ TEST_F(PageCacheFillerTest, FillsWhatIsAdded) {
   while (!filler.wait_for(ticket, std::chrono::seconds(10))) {
   }
   EXPECT_GT(os::residency_of(watch, 0, 9 * kMiB).fraction, 0.9);
+  EXPECT_EQ(filled, 9 * kMiB + 5);
 }
 
 TEST_F(PageCacheFillerTest, AFileThatTookThePlaceOfAnotherIsLeftAlone) {

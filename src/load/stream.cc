@@ -72,6 +72,7 @@ struct Stream::Impl {
     if (execution.target->kind() == memory::Kind::host) report.peak_host_bytes += pool->peak_bytes();
     report.working_bytes = report.peak_host_bytes;
     if (!status.ok() && !error) error = std::move(status).error();
+    if (const auto& tell = execution.environment.ended) tell(report, error ? &*error : nullptr);
     ended = true;
     changed.notify_all();
   }

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -61,6 +62,16 @@ def before_reading(action: str, argument: Any) -> Any:
 
         reader.load_opened = load_or_die
         return lambda: None
+    if action == "interrupt":
+        real_load, once = reader.load_opened, threading.Lock()
+
+        def interrupt(*values: Any, **options: Any) -> Any:
+            if once.acquire(blocking=False):
+                os.kill(os.getpid(), signal.SIGINT)
+            return real_load(*values, **options)
+
+        reader.load_opened = interrupt
+        return lambda: setattr(reader, "load_opened", real_load)
     if action == "raise":
         real_load = reader.load_opened
 
@@ -84,7 +95,7 @@ def load(group: Any, source: str, options: dict[str, Any], hook: tuple[str, Any]
     started = time.monotonic()
     try:
         loaded = infercluster.load(source, group=group, into=into, **options)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         chain = error.__cause__
         attributes = {name: getattr(error, name, None) for name in ("errno", "filename", "rank", "tensor", "code")}
         return {

@@ -256,6 +256,13 @@ def test_when_several_ranks_fail_all_raise_the_first(ranks: Ranks, model: pathli
     same_error(ranks.load(model, [{}] * 4, hooks), "ValueError", "rank 1: cause of 1", "2 more")
 
 
+def test_ctrl_c_on_one_rank_ends_the_load_of_all(ranks: Ranks, model: pathlib.Path) -> None:
+    answers = ranks.load(model, [{"memory": "4MiB"}] * 3, {1: ("interrupt", None)})
+    assert answers[1]["error"] == "KeyboardInterrupt"
+    same_error([answers[0], answers[2]], "RuntimeError", "rank 1", "KeyboardInterrupt")
+    check(model, [{}] * 3, ranks.load(model, [{}] * 3))
+
+
 def test_what_one_rank_asks_wrong_fails_all(ranks: Ranks, model: pathlib.Path) -> None:
     wrong: list[tuple[dict[str, Any], str, str]] = [
         ({"names": ["nothing*"]}, "TensorNotFoundError", "nothing*"),

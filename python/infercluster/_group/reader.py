@@ -17,6 +17,7 @@ from .. import _core
 from .._load import load_opened
 from .._types import Report
 from .boxes import Table, is_contiguous, sizes_of, within
+from .interrupt import Interrupts
 from .plan import Bucket, Piece
 from .target import Target, as_bytes, typed
 
@@ -38,8 +39,16 @@ class Read:
 
 class Reader:
     def __init__(
-        self, repository: _core.Repository, tables: Sequence[Table], target: Target, rank: int, device: Any, verify: str
+        self,
+        repository: _core.Repository,
+        tables: Sequence[Table],
+        target: Target,
+        rank: int,
+        device: Any,
+        verify: str,
+        interrupts: Interrupts,
     ) -> None:
+        self._interrupts = interrupts
         self._repository, self._tables, self._target = repository, tables, target
         self._rank, self._device, self._verify = rank, device, verify
         self._stop = threading.Event()
@@ -56,10 +65,11 @@ class Reader:
         self._all.append(future)
         return future
 
-    @staticmethod
-    def wait(future: concurrent.futures.Future[Read], seconds: float) -> Read:
+    def wait(self, future: concurrent.futures.Future[Read], seconds: float) -> Read:
         deadline = time.monotonic() + seconds
-        while True:  # in short waits, so that Ctrl-C works
+        while True:
+            if self._interrupts.seen is not None:
+                raise self._interrupts.seen
             try:
                 return future.result(timeout=0.1)
             except concurrent.futures.TimeoutError:

@@ -27,7 +27,7 @@ DEFAULT_WINDOW = 512 << 20
 # Buckets that are read ahead of their round.
 _AHEAD = 3
 # A rank whose storage hangs says so before the others give it up.
-_READ_SHARE = 0.8
+_READ_SHARE = 0.5
 
 _T = TypeVar("_T")
 
@@ -60,31 +60,32 @@ def load_in_group(
     timeout: float | None,
 ) -> Loaded:
     """`infercluster.load` with `group=`."""
-    comm = Comm(group_of(group), timeout if timeout and timeout > 0 else DEFAULT_TIMEOUT)
-    tally = Tally(comm.rank, comm.world)
-    given = dict(into or {})
-    kind, window = "", DEFAULT_WINDOW
+    comm = Comm(group_of(group), timeout if timeout and timeout > 0 else DEFAULT_TIMEOUT, device)
+    with comm.interrupts:
+        tally = Tally(comm.rank, comm.world)
+        given = dict(into or {})
+        kind, window = "", DEFAULT_WINDOW
 
-    def prepare() -> _Request:
-        nonlocal kind, window
-        kind, place = _options.framework_and_device(framework, device)
-        where = comm.carry(place)
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"group_timeout is {timeout:g} s; expected more than 0")
-        if memory is not None:
-            window = _options.byte_count(memory)
-        return _Request(src, revision, names, slices, given, where)
+        def prepare() -> _Request:
+            nonlocal kind, window
+            kind, place = _options.framework_and_device(framework, device)
+            where = comm.carry(place)
+            if timeout is not None and timeout <= 0:
+                raise ValueError(f"group_timeout is {timeout:g} s; expected more than 0")
+            if memory is not None:
+                window = _options.byte_count(memory)
+            return _Request(src, revision, names, slices, given, where)
 
-    error, asked = _attempt(prepare)
-    comm.agree(0, error, "the start of the load")
-    assert asked is not None
-    plan = _agreed_plan(comm, asked, {"memory": window, "verify": verify, "device": asked.device.type}, window)
-    target = Target(asked.tables, asked.boxes, given, kind, asked.device)
-    reader = Reader(asked.repository, asked.tables, target, comm.rank, asked.device, verify)
-    _Session(comm, plan, target, tally, window).run(reader)
-    tensors = target.tensors()
-    report = tally.report(asked.repository, sum(map(bytes_of, asked.boxes.values())), len(tensors))
-    return Loaded(kind, [(name, "", (), None) for name in tensors], asked.repository.metadata, report, tensors)
+        error, asked = _attempt(prepare)
+        comm.agree(0, error, "the start of the load")
+        assert asked is not None
+        plan = _agreed_plan(comm, asked, {"memory": window, "verify": verify, "device": asked.device.type}, window)
+        target = Target(asked.tables, asked.boxes, given, kind, asked.device)
+        reader = Reader(asked.repository, asked.tables, target, comm.rank, asked.device, verify, comm.interrupts)
+        _Session(comm, plan, target, tally, window).run(reader)
+        tensors = target.tensors()
+        report = tally.report(asked.repository, sum(map(bytes_of, asked.boxes.values())), len(tensors))
+        return Loaded(kind, [(name, "", (), None) for name in tensors], asked.repository.metadata, report, tensors)
 
 
 def _agreed_plan(comm: Comm, asked: _Request, options: dict[str, Any], window: int) -> Plan:
@@ -129,6 +130,7 @@ class _Session:
         shared = collections.deque(plan.shared[comm.rank])
         error, _ = _attempt(self._allocate)
         comm.agree(1, error, "memory for the tensors")
+        comm.warm_up()
         alone: list[concurrent.futures.Future[Read]] = []
         for number in range(plan.rounds):
             while shared and len(self._reading) < _AHEAD:

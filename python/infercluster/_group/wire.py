@@ -8,6 +8,7 @@ backend, or at the deadline.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import causes
+from .interrupt import Interrupts
 
 _HINT = "Look at the other ranks' logs; the group cannot be used any more"
 # Python sees signals between two waits.
@@ -24,7 +26,7 @@ _SLICE = datetime.timedelta(seconds=0.1)
 class Comm:
     """A group of torch.distributed, from one rank's view. Used by one thread."""
 
-    def __init__(self, group: Any, timeout: float) -> None:
+    def __init__(self, group: Any, timeout: float, place: Any = None) -> None:
         import torch
         import torch.distributed as dist
 
@@ -37,11 +39,13 @@ class Comm:
         # Where status travels; the same kind on every rank, whatever devices they load to.
         self._control: Any = torch.device("cpu")
         if "cpu" not in self._backends and self._backends:
-            kind = next(iter(self._backends))
-            self._control = torch.device(kind, torch.get_device_module(kind).current_device())
+            self._control = self._indexed(next(iter(self._backends)))
+            with contextlib.suppress(RuntimeError):  # a place that is none is told to all ranks, see carry()
+                wanted = torch.device(f"cuda:{place}" if isinstance(place, int) else place or "cpu")
+                self._control = self._indexed(wanted) if wanted.type in self._backends else self._control
         self._waits_in_backend = self._backends.get(self._control.type) == "gloo"
         self.device: Any = self._control  # where messages are sent from
-        self._interrupt: KeyboardInterrupt | None = None
+        self.interrupts = Interrupts()
 
     def carry(self, place: str) -> Any:
         """Tensors are on this device; returns torch's, with its index."""
@@ -51,11 +55,24 @@ class Comm:
                 f"the group's backends ({', '.join(sorted(set(self._backends.values())))}) cannot send {device.type}"
                 ' tensors. Make the group with init_process_group("cpu:gloo,cuda:nccl"), or load to another device'
             )
-        if device.type != "cpu" and device.index is None:
-            device = self._torch.device(device.type, self._torch.get_device_module(device.type).current_device())
+        device = self._indexed(device)
         # gloo sends device tensors only in some collectives: there messages go through the host.
         self.device = self._torch.device("cpu") if self._backends.get(device.type) == "gloo" else device
         return device
+
+    def _indexed(self, device: Any) -> Any:
+        device = self._torch.device(device)
+        if device.type == "cpu" or device.index is not None:
+            return device
+        return self._torch.device(device.type, self._torch.get_device_module(device.type).current_device())
+
+    def warm_up(self) -> None:
+        """One collective of all ranks, which NCCL asks for before messages between some of them."""
+        if self.world > 1 and self._backends.get(self.device.type, "gloo") != "gloo":
+            number = self._torch.zeros(1, device=self.device)
+            what = "the group's first collective"
+            work = self.attempt(lambda: self.dist.all_reduce(number, group=self.group, async_op=True), what)
+            self._finish(work, what, False)
 
     def gather(self, payload: bytes, what: str) -> list[bytes]:
         """Every rank's payload, by rank."""
@@ -79,7 +96,7 @@ class Comm:
     def agree(self, step: int, error: BaseException | None, what: str) -> None:
         """Returns when all ranks are at this step and none has failed; else every rank raises the first cause: that of
         the lowest rank among those that failed by this step."""
-        error = error or self._interrupt
+        error = error or self.interrupts.seen
         if self.world == 1:
             if error is not None:
                 raise error
@@ -88,6 +105,8 @@ class Comm:
         failed = [rank for rank, (_, status) in enumerate(statuses) if status]
         if failed:
             payloads = self.gather(causes.packed(error) if error is not None else b"", "the causes of a failure")
+            if isinstance(error, KeyboardInterrupt):
+                raise error
             raise causes.unpacked(payloads[failed[0]], failed[0], len(failed) - 1) from error
         if any(other != step for other, _ in statuses):  # ranks run different versions, or mixed two loads up
             raise RuntimeError(f"the ranks are at different steps: {[other for other, _ in statuses]}")
@@ -141,10 +160,6 @@ class Comm:
             except RuntimeError as error:
                 if not in_backend or work.is_completed():
                     raise self._lost(what, error) from error
-            except KeyboardInterrupt as interrupt:  # the next verdict tells the others; a second one ends the wait
-                if self._interrupt is not None:
-                    raise
-                self._interrupt = interrupt
             if time.monotonic() > deadline:
                 raise self._late(what)
             if not in_backend:

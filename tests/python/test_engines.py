@@ -396,3 +396,8 @@ def test_sglang_launcher_implies_the_format_and_passes_the_rest(engines: None, m
     for asked in ([], ["--load-format", "auto"], ["--load-format=pt"]):
         ours.main(["--model-path", "m", *asked])
     assert [(one.model_path, one.load_format) for one in ran] == [("m", "infercluster"), ("m", "auto"), ("m", "pt")]
+    monkeypatch.delattr(launch, "run_server")  # older versions have it in their main program
+    server = SimpleNamespace(launch_server=ran.append)
+    monkeypatch.setitem(sys.modules, "sglang.srt.entrypoints.http_server", server)  # type: ignore[arg-type]
+    ours.main(["--model-path", "n"])
+    assert ran[-1].model_path == "n"

@@ -16,6 +16,7 @@ its own, GGUF, `.bin` and `.pt` files stay SGLang's.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import importlib
@@ -140,9 +141,17 @@ def main(arguments: list[str]) -> None:
         launch.load_plugins()
     server_args = launch.prepare_server_args(arguments)
     try:
-        launch.run_server(server_args)
+        getattr(launch, "run_server", _run_server)(server_args)
     finally:
         launch.kill_process_tree(os.getpid(), include_parent=False)
+
+
+def _run_server(server_args: Any) -> None:
+    """Of versions whose launcher has it in its main program."""
+    if getattr(server_args, "grpc_mode", False):
+        asyncio.run(importlib.import_module("sglang.srt.entrypoints.grpc_server").serve_grpc(server_args))
+    else:
+        importlib.import_module("sglang.srt.entrypoints.http_server").launch_server(server_args)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 // said otherwise. In a process forked after first use, every call gives an error (code unsupported): rings and threads
 // stayed with the parent. Environment: INFERCLUSTER_BACKEND=uring|threads|auto, INFERCLUSTER_DIRECT=auto|always|never,
 // INFERCLUSTER_PAGE_CACHE=auto|keep|bypass, INFERCLUSTER_MEMORY=SIZE, INFERCLUSTER_VERIFY=auto|always|never,
-// INFERCLUSTER_SEAL_DIR=DIR give defaults for options left as they are.
+// INFERCLUSTER_GDS=auto|always|never, INFERCLUSTER_SEAL_DIR=DIR give defaults for options left as they are.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include "load/report.h"
 #include "load/repository.h"
 #include "load/stream.h"
+#include "memory/block.h"
 
 namespace infercluster {
 
@@ -41,6 +42,12 @@ Result<std::unique_ptr<load::Job>> start_load(std::shared_ptr<const load::Reposi
                                               const load::Options& options);
 Result<std::unique_ptr<load::Stream>> start_stream(std::shared_ptr<const load::Repository> repository,
                                                    const load::Options& options);
+
+// Memory of a CUDA device, for callers without an allocator of their own. Errors: unsupported (no driver, with the
+// reason), invalid_argument (no such device), out_of_memory.
+Result<memory::Block> allocate_on_device(int ordinal, std::uint64_t bytes);
+// Returns when the bytes are at `to`. Work of others on the device memory is done before.
+Status copy_to_host(const memory::Span& from, std::byte* to);
 
 struct PlannedFile {
   std::string path;

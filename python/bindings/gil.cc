@@ -28,6 +28,10 @@ GilReleased::~GilReleased() {
   --returning;
 }
 
+bool is_exiting() {
+  return exiting;
+}
+
 void prepare_exit() {
   is_exiting_thread = true;
   exiting = true;

@@ -26,6 +26,9 @@ class GilReleased {
 // the GIL.
 void prepare_exit();
 
+// After prepare_exit(): no thread of ours asks for the GIL any more.
+bool is_exiting();
+
 template <typename Call>
 auto without_gil(Call&& call) {
   const GilReleased released;

@@ -77,7 +77,11 @@ using Stream = Running<load::Stream>;
 nb::tuple tensor_tuple(load::LoadedTensor&& tensor) {
   const std::string_view dtype = safetensors::name_of(tensor.dtype);
   nb::object memory = nb::none();
-  if (tensor.owner != nullptr) memory = nb::cast(Memory{std::move(tensor.owner), tensor.data, tensor.bytes});
+  if (tensor.owner != nullptr && tensor.device < 0) {
+    memory = nb::cast(Memory{std::move(tensor.owner), tensor.data, tensor.bytes});
+  } else if (tensor.owner != nullptr) {
+    memory = nb::cast(DeviceMemory{std::move(tensor.owner), tensor.data, tensor.bytes, tensor.device});
+  }
   return nb::make_tuple(nb::str(tensor.name.c_str(), tensor.name.size()), nb::str(dtype.data(), dtype.size()),
                         nb::tuple(nb::cast(tensor.shape)), memory);
 }
@@ -109,7 +113,8 @@ nb::object next(const Stream& self, double seconds) {
 
 template <typename T>
 std::pair<std::uint64_t, std::uint64_t> progress(const Running<T>& self) {
-  const load::Progress progress = self.get()->progress();
+  const auto running = self.get();
+  const load::Progress progress = without_gil([&] { return running->progress(); });
   return {progress.bytes_done, progress.bytes_total};
 }
 
@@ -137,10 +142,47 @@ void add_shard(load::Options& options, std::string pattern, std::uint32_t dimens
   options.slices.push_back({.pattern = std::move(pattern), .ranges = {}, .shard = load::Shard{dimension, rank, world}});
 }
 
-void add_into(load::Options& options, std::string name, std::uintptr_t address, std::uint64_t bytes) {
+// `device`: -1 is the host.
+void add_into(load::Options& options, std::string name, std::uintptr_t address, std::uint64_t bytes, int device) {
+  const memory::Kind kind = device < 0 ? memory::Kind::host : memory::Kind::cuda;
   options.into.push_back(
       {.name = std::move(name),
-       .destination = {.kind = memory::Kind::host, .device = -1, .address = address, .bytes = bytes}});
+       .destination = {.kind = kind, .device = device, .address = address, .bytes = bytes}});
+}
+
+// A Python object that keeps memory, let go on any thread. One that is left when the interpreter ends stays: nobody
+// could take the GIL any more.
+std::shared_ptr<void> owner_of(nb::object object) {
+  PyObject* const kept = object.release().ptr();
+  return {kept, [](void* held) {
+            if (!Py_IsInitialized() || is_exiting()) return;
+            const nb::gil_scoped_acquire gil;
+            Py_DECREF(static_cast<PyObject*>(held));
+          }};
+}
+
+// `allocate(bytes)` gives an object that keeps the memory, and its address; called with the GIL, on threads of ours too.
+memory::Allocate caller_allocator(nb::object allocate, int ordinal) {
+  const std::shared_ptr<void> callable = owner_of(std::move(allocate));
+  return [callable, ordinal](std::uint64_t bytes) -> Result<memory::Block> {
+    if (is_exiting()) return Error(ErrorCode::cancelled, "the interpreter is exiting");
+    const nb::gil_scoped_acquire gil;
+    try {
+      nb::object made = nb::borrow(static_cast<PyObject*>(callable.get()))(bytes);
+      const auto [owner, address] = nb::cast<std::pair<nb::object, std::uintptr_t>>(made);
+      return memory::Block{{memory::Kind::cuda, ordinal, address, bytes}, owner_of(owner), nullptr};
+    } catch (const std::exception& error) {  // a Python exception: torch's "CUDA out of memory", which says enough
+      return Error(ErrorCode::out_of_memory, "the device's allocator failed: " + std::string(error.what()))
+          .with_hint("Load fewer tensors or slices of them, stream them, or free memory of the device");
+    }
+  };
+}
+
+void set_device(load::Options& options, int ordinal, std::uintptr_t stream, nb::object allocate) {
+  load::DeviceOptions& device = options.device.emplace();
+  device.ordinal = ordinal;
+  device.stream = stream;
+  if (!allocate.is_none()) device.allocate = caller_allocator(std::move(allocate), ordinal);
 }
 
 void bind_options(nb::module_& module) {
@@ -150,7 +192,9 @@ void bind_options(nb::module_& module) {
       .def("set_verify", &set_verify)
       .def("add_slice", &add_slice, nb::arg("pattern"), nb::arg("ranges"))
       .def("add_shard", &add_shard, nb::arg("pattern"), nb::arg("dimension"), nb::arg("rank"), nb::arg("world"))
-      .def("add_into", &add_into, nb::arg("name"), nb::arg("address"), nb::arg("bytes"));
+      .def("add_into", &add_into, nb::arg("name"), nb::arg("address"), nb::arg("bytes"), nb::arg("device") = -1)
+      .def("set_device", &set_device, nb::arg("ordinal"), nb::arg("stream"), nb::arg("allocate").none())
+      .def_prop_ro("device", [](const load::Options& options) { return options.device ? options.device->ordinal : -1; });
   module.def("options_from_environment", [] { return unwrap(options_from_environment()); });
 }
 
@@ -177,7 +221,11 @@ void bind_job(nb::module_& module) {
       .def("next", &next)
       .def("cancel", [](const Stream& self) { self.get()->cancel(); })
       .def("progress", &progress<load::Stream>)
-      .def("report", [](const Stream& self) { return report_dict(self.get()->report()); })
+      .def("report",
+           [](const Stream& self) {
+             const auto stream = self.get();  // without the GIL: its lock may be held by who waits for the GIL
+             return report_dict(without_gil([&] { return stream->report(); }));
+           })
       .def("close", &Stream::close);
   module.def("start_load", [](const Repository& repository, const load::Options& options) {
     return Job(unwrap(without_gil([&] { return start_load(repository.inner, options); })));

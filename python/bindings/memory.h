@@ -13,4 +13,12 @@ struct Memory {
   std::size_t bytes = 0;
 };
 
+// Bytes of a tensor on a CUDA device.
+struct DeviceMemory {
+  std::shared_ptr<void> owner;
+  void* data = nullptr;  // of the device: never touched by the host
+  std::size_t bytes = 0;
+  int device = 0;
+};
+
 }  // namespace infercluster::python

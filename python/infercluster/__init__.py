@@ -12,6 +12,7 @@ everything.
 from __future__ import annotations
 
 from . import _core, safetensors
+from ._device import DeviceTensor
 from ._errors import SafetensorError, TensorNotFoundError
 from ._experts import experts, experts_of
 from ._handle import Handle, open
@@ -23,6 +24,7 @@ from ._types import FileReport, GroupReport, Report, Shard, TensorInfo, Waited
 __version__ = _core.version()
 
 __all__ = [
+    "DeviceTensor",
     "FileReport",
     "GroupReport",
     "Handle",

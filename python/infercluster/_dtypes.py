@@ -72,15 +72,21 @@ def storage_shape(dtype: str, shape: Shape) -> Shape:
     return (*shape[:-1], shape[-1] // 2)
 
 
+def torch_is_there() -> bool:
+    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+
+
 def choose_framework(framework: str | None) -> str:
     """ "pt" or "np". None: torch when it is installed, else numpy."""
     if framework is None:
-        return "pt" if "torch" in sys.modules or importlib.util.find_spec("torch") else "np"
+        return "pt" if torch_is_there() else "np"
     if framework in ("pt", "torch", "pytorch"):
         return "pt"
     if framework in ("np", "numpy"):
         return "np"
-    raise ValueError(f'framework is "{framework}"; expected "pt", "np" or None')
+    if framework == "dlpack":
+        raise ValueError('framework is "dlpack", which is for CUDA devices; on the host take "pt" or "np"')
+    raise ValueError(f'framework is "{framework}"; expected "pt", "np", on a CUDA device "dlpack", or None')
 
 
 def over_memory(framework: str, dtype: str, shape: Shape, memory: Any) -> Any:
@@ -130,7 +136,8 @@ def destination(name: str, dtype: str, shape: Shape, tensor: Any) -> tuple[int, 
         if tensor.layout != sys.modules["torch"].strided:
             raise refuse(f"a tensor of layout {tensor.layout} cannot take bytes; expected a dense one")
         contiguous, writable = tensor.is_contiguous(), True
-        address, size = (tensor.data_ptr(), tensor.nbytes) if tensor.device.type == "cpu" else (0, tensor.nbytes)
+        on_device = tensor.device.type in ("cpu", "cuda")
+        address, size = (tensor.data_ptr(), tensor.nbytes) if on_device else (0, tensor.nbytes)
     else:
         import numpy
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._types import Report
 
 Box = tuple[tuple[int, int], ...]
-Tensor = tuple[str, str, tuple[int, ...], "_core.Memory | None"]
+Tensor = tuple[str, str, tuple[int, ...], "_core.Memory | _core.DeviceMemory | None"]
 
 # Python sees signals between two waits.
 WAIT_SECONDS = 0.05
@@ -95,7 +95,7 @@ def load_one(repository: _core.Repository, name: str, box: Box | None) -> _core.
     if box is not None:
         options.add_slice(exact(name), list(box))
     ((_, _, _, memory),), _, _ = run(repository, options)
-    assert memory is not None
+    assert isinstance(memory, _core.Memory)
     return memory
 
 

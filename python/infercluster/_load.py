@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _core, _dtypes, _jobs, _options
+from . import _core, _device, _dtypes, _jobs, _options
 from ._types import Into, Names, Report, Slices, Source
 
 
@@ -23,8 +23,9 @@ class Loaded(Mapping[str, Any]):
         metadata: dict[str, str],
         report: Report,
         given: Mapping[str, Any],
+        ordinal: int = -1,
     ) -> None:
-        self._framework = framework
+        self._framework, self._ordinal = framework, ordinal
         self._memory = {name: (dtype, shape, memory) for name, dtype, shape, memory in tensors}
         self._objects: dict[str, Any] = {name: tensor for name, tensor in given.items() if name in self._memory}
         self._metadata = metadata
@@ -44,7 +45,10 @@ class Loaded(Mapping[str, Any]):
         if name in self._objects:
             return self._objects[name]
         dtype, shape, memory = self._memory[name]
-        tensor = _dtypes.over_memory(self._framework, dtype, shape, memory)
+        if self._ordinal < 0:
+            tensor = _dtypes.over_memory(self._framework, dtype, shape, memory)
+        else:
+            tensor = _device.over_memory(self._framework, dtype, shape, memory, self._ordinal)
         # Of two threads that ask at once, both get the same object.
         tensor = self._objects.setdefault(name, tensor)
         self._memory[name] = (dtype, shape, None)
@@ -84,12 +88,14 @@ def load(
 
     Args:
         src: a safetensors file, a directory with or without an index, a Hugging Face cache folder, or a repository id
-        that the cache has. device: where the tensors go; "cpu", or a device of torch, to which they are copied while
+        that the cache has. device: where the tensors go; "cpu", or "cuda:N": straight into its memory, which comes
+        from torch's allocator when torch has the device, else from the driver; other devices of torch get copies while
         the rest is read. into: memory of the caller, by name: contiguous tensors of torch or numpy arrays of the
         right dtype and shape, which are filled and returned. names: names or shell patterns of the tensors that are
         wanted; all when left out. slices: by name or shell pattern the part that is wanted: a slice, a tuple of
-        slices for the leading dimensions, or a `Shard`. framework: "pt" or "np"; torch when it is installed, else
-        numpy, when left out. verify: "auto" checks where there are checksums (a seal), "always" demands them, "never"
+        slices for the leading dimensions, or a `Shard`. framework: "pt" or "np", or on a CUDA device "dlpack" (see
+        DeviceTensor); torch when it is installed (and has the device), else numpy (on a device "dlpack"), when left
+        out. verify: "auto" checks where there are checksums (a seal), "always" demands them, "never"
         leaves them. revision: of a repository in the Hugging Face cache.
         memory: bytes that the load may use beyond the tensors (default 32 MiB), as a number or as "64MiB".
         group: a process group of torch.distributed, or "world" for the default one, all of whose ranks make this call.
@@ -128,7 +134,15 @@ def load_opened(
 ) -> Loaded:
     options = _options.build(repository, names=names, slices=slices, verify=verify, memory=memory)
     given = dict(into or {})
+    ordinal = _device.core_ordinal(repository, device)
+    if ordinal is not None and all(_options.place_of(tensor) == ordinal for tensor in given.values()):
+        _device.use(options, ordinal, framework)
+        _options.add_into(options, repository, given, slices or {})
+        tensors, metadata, report = _jobs.run(repository, options)
+        return Loaded(framework, tensors, metadata, report, given, ordinal)
     if device != "cpu":
+        if framework == "dlpack":
+            raise ValueError("into: its tensors are not on the load's device")
         checked = _options.build(repository, names=names, slices=slices, verify=verify, memory=None)
         _options.add_into(checked, repository, given, slices or {})
         return _load_to_device(repository, options, device, given)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import operator
 import os
 import re
+import sys
 from typing import Any
 
-from . import _core, _dtypes, _jobs
+from . import _core, _device, _dtypes, _jobs
 from ._environment import disabled
 from ._types import Into, Names, Shard, Slice, Slices, Source
 
@@ -117,7 +118,8 @@ def _sliced_shape(shape: tuple[int, ...], asked: Slice) -> tuple[int, ...]:
 
 
 def add_into(options: _core.Options, repository: _core.Repository, into: Into, slices: Slices) -> None:
-    """Checks every tensor of the caller; those on the host are filled by the core."""
+    """Checks every tensor of the caller; those where the load goes are filled by the core."""
+    place = options.device
     for name, tensor in into.items():
         info = repository.find(name)
         if info is None:
@@ -128,9 +130,28 @@ def add_into(options: _core.Options, repository: _core.Repository, into: Into, s
             if name == pattern or _core.matches(pattern, name):
                 shape = _sliced_shape(shape, asked)
                 break
+        if isinstance(tensor, _device.DeviceTensor):
+            if (tensor.dtype, tuple(tensor.shape)) != (dtype, shape):
+                found = f"{tensor.dtype} {list(tensor.shape)}"
+                raise ValueError(f'into["{name}"]: it is {found}, expected {dtype} {list(shape)}')
+            options.add_into(name, tensor.data_ptr(), tensor.nbytes, tensor.ordinal)
+            continue
         address, size = _dtypes.destination(name, dtype, shape, tensor)
-        if not (_dtypes.is_torch(tensor) and tensor.device.type != "cpu"):
-            options.add_into(name, address, size)
+        ordinal = place_of(tensor)
+        if ordinal == place:
+            options.add_into(name, address, size, ordinal)
+
+
+ELSEWHERE = -2
+
+
+def place_of(tensor: Any) -> int:
+    """-1: the host; a CUDA ordinal; ELSEWHERE: another device, which the core cannot fill."""
+    if not _dtypes.is_torch(tensor):
+        return tensor.ordinal if isinstance(tensor, _device.DeviceTensor) else -1
+    if tensor.device.type == "cuda" and sys.modules["torch"].version.cuda is not None:
+        return int(tensor.device.index)
+    return -1 if tensor.device.type == "cpu" else ELSEWHERE
 
 
 def build(
@@ -158,11 +179,14 @@ def build(
 
 
 def framework_and_device(framework: str | None, device: Any) -> tuple[str, str]:
-    """ "pt" or "np", and "cpu" or a device as torch's `.to()` takes it."""
-    kind = _dtypes.choose_framework(framework)
+    """ "pt", "np" or "dlpack", and "cpu" or a device as torch's `.to()` takes it ("cuda:N" always with its number)."""
     place = f"cuda:{device}" if isinstance(device, int) else "cpu" if device is None else str(device)
     if place.startswith("cpu"):
-        return kind, "cpu"
+        return _dtypes.choose_framework(framework), "cpu"
+    ordinal = _device.ordinal_of(place)
+    if ordinal is not None and not disabled() and not _device.torch_has_rocm():
+        return _device.choose_framework(framework, place), f"cuda:{ordinal}"
+    kind = _dtypes.choose_framework(framework)
     if kind != "pt":
         raise ValueError(
             f'device is "{place}"; numpy arrays are on the host, and only framework="pt" has other devices'

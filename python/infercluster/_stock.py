@@ -68,6 +68,7 @@ class Options:
         self.memory: int | None = None
         self.slices: list[tuple[str, list[tuple[int, int]] | Shard]] = []
         self.into: dict[str, tuple[int, int]] = {}
+        self.device = -1  # the host: other devices are reached through it
 
     def set_verify(self, name: str) -> None:
         if name not in ("auto", "always", "never"):
@@ -83,7 +84,7 @@ class Options:
     def add_shard(self, pattern: str, dimension: int, rank: int, world: int) -> None:
         self.slices.append((pattern, Shard(dimension, rank, world)))
 
-    def add_into(self, name: str, address: int, bytes: int) -> None:  # noqa: A002 - as in the extension module
+    def add_into(self, name: str, address: int, bytes: int, device: int = -1) -> None:  # noqa: A002 - as the extension
         self.into[name] = (address, bytes)
 
     def ranges_for(self, name: str, shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -207,6 +208,9 @@ class _Run:
             "files": files,
             "waited": {"storage": 0.0, "memory": 0.0, "verify": 0.0, "other": seconds},
             "moved_bytes": 0,
+            "device_copies": 0,
+            "device_copy_bytes": 0,
+            "gds_bytes": 0,
             "bytes_read": self._bytes,
             "requests": 0,
             "retries": 0,

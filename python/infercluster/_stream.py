@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from . import _core, _dtypes, _jobs, _log, _options
+from . import _core, _device, _dtypes, _jobs, _log, _options
 from ._types import Names, Report, Slices, Source
 
 
@@ -24,6 +24,9 @@ class Stream(Iterator[tuple[str, Any]]):
         self._metadata = repository.metadata
         self._report: Report | None = None
         self._ended = False
+        self._ordinal = _device.core_ordinal(repository, device)
+        if self._ordinal is not None:
+            _device.use(options, self._ordinal, framework)
         self._stream: _core.Stream = _options.core_of(repository).start_stream(repository, options)
 
     @property
@@ -58,6 +61,10 @@ class Stream(Iterator[tuple[str, Any]]):
             self.close()
             raise StopIteration
         name, dtype, shape, memory = found
+        if self._ordinal is not None:
+            tensor = _device.over_memory(self._framework, dtype, shape, memory, self._ordinal)
+            del found, memory
+            return name, tensor
         tensor = _dtypes.over_memory(self._framework, dtype, shape, memory)
         del found, memory  # the consumer alone keeps it
         return name, tensor if self._device == "cpu" else tensor.to(self._device)
@@ -93,7 +100,8 @@ def stream(
     """
     Yields (name, tensor) as the bytes arrive. `memory` is the window: bytes of tensors that have been read and not
     yet let go, 1 GiB or what is free when left out; it must hold the largest tensor. The other arguments are those of
-    `load`.
+    `load`. On a CUDA device the window is the device's memory, and it is used again behind what the caller's current
+    stream has queued when a tensor is let go: a tensor that another stream works on is to be kept until that is done.
     """
     kind, place = _options.framework_and_device(framework, device)
     repository = _options.open_repository(src, revision)

@@ -51,7 +51,10 @@ class _Report(TypedDict):
     working_bytes: int
     files: list[FileReport]
     waited: Waited
-    moved_bytes: int
+    moved_bytes: int  # by the host
+    device_copies: int  # from the host's ring to a device; adjacent tensors go as one
+    device_copy_bytes: int
+    gds_bytes: int  # of bytes_read: by GPUDirect Storage, without passing through host memory
     bytes_read: int
     requests: int
     retries: int

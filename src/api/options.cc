@@ -41,6 +41,8 @@ constexpr std::array kDirect{Word<io::DirectPolicy>{"auto", io::DirectPolicy::au
 constexpr std::array kPageCache{Word<load::PageCache>{"auto", load::PageCache::automatic},
                                 Word<load::PageCache>{"keep", load::PageCache::keep},
                                 Word<load::PageCache>{"bypass", load::PageCache::bypass}};
+constexpr std::array kGds{Word<load::Gds>{"auto", load::Gds::automatic}, Word<load::Gds>{"always", load::Gds::always},
+                          Word<load::Gds>{"never", load::Gds::never}};
 
 constexpr std::string_view kPrefix = "INFERCLUSTER_";
 
@@ -52,6 +54,7 @@ Status set_option(load::Options& options, std::string_view name, std::string_vie
   if (name == "BACKEND") return choose(kBackend, "backend", text, options.backend.choice);
   if (name == "DIRECT") return choose(kDirect, "direct", text, options.direct);
   if (name == "PAGE_CACHE") return choose(kPageCache, "page_cache", text, options.page_cache);
+  if (name == "GDS") return choose(kGds, "gds", text, options.gds);
   if (name == "SEAL_DIR") {
     options.seal_directory = text;
     return {};
@@ -65,7 +68,7 @@ Status set_option(load::Options& options, std::string_view name, std::string_vie
 
 Result<load::Options> options_from_environment() {
   load::Options options;
-  for (const std::string_view name : {"VERIFY", "BACKEND", "DIRECT", "PAGE_CACHE", "SEAL_DIR", "MEMORY"}) {
+  for (const std::string_view name : {"VERIFY", "BACKEND", "DIRECT", "PAGE_CACHE", "GDS", "SEAL_DIR", "MEMORY"}) {
     const std::string variable = std::string(kPrefix) + std::string(name);
     const char* const text = std::getenv(variable.c_str());
     if (text == nullptr) continue;

@@ -79,7 +79,8 @@ Result<PlanSummary> plan(const load::Repository& repository, const load::Options
     IC_TRY(const io::ChosenBackend chosen, io::open_backend(options.backend));
     backend = chosen.backend->name();
   }
-  IC_TRY(const load::Prepared prepared, load::prepare(borrowed, options, backend, load::Purpose::load));
+  IC_TRY(const std::shared_ptr<load::Target> target, load::open_target(options));
+  IC_TRY(const load::Prepared prepared, load::prepare(borrowed, options, backend, load::Purpose::load, *target));
   PlanSummary summary;
   summary.files = planned_files(prepared);
   summary.tensors = prepared.plan.tensors.size();

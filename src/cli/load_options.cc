@@ -31,10 +31,11 @@ Error unreadable(const std::string& option, const std::string& text, const std::
 }
 
 // Usage errors of what CLI11 does not parse itself.
-CLI::Validator parses(Result<load::SliceRule> (*parse)(const std::string&)) {
+template <typename Value>
+CLI::Validator parses(Result<Value> (*parse)(const std::string&)) {
   const auto check = [parse](const std::string& text) {
-    const auto rule = parse(text);
-    return rule.ok() ? std::string() : rule.error().to_string();
+    const auto value = parse(text);
+    return value.ok() ? std::string() : value.error().to_string();
   };
   return {check, ""};
 }
@@ -64,6 +65,11 @@ void add_load_options(CLI::App& command, LoadSettings& settings) {
   command.add_option("--direct", settings.direct, "Direct I/O")->check(CLI::IsMember({"auto", "always", "never"}));
   command.add_option("--page-cache", settings.page_cache, "Whether the page cache is filled behind a direct load")
       ->check(CLI::IsMember({"auto", "keep", "bypass"}));
+  command.add_option("--device", settings.device, "Where the tensors go: cpu, or cuda:N")
+      ->type_name("DEVICE")
+      ->check(parses(parse_device));
+  command.add_option("--gds", settings.gds, "GPUDirect Storage, on a CUDA device")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
   add_size(command, "--memory", settings.memory, "Working memory beyond the tensors, at most (32MiB)");
   command.add_option("--seal-dir", settings.seal_directory, "Where the seals lie, when not beside the files")
       ->type_name("DIR");
@@ -103,6 +109,15 @@ Result<load::SliceRule> parse_slice(const std::string& text) {
   return rule;
 }
 
+Result<std::optional<int>> parse_device(const std::string& text) {
+  if (text.empty() || text == "cpu") return std::optional<int>();
+  if (text == "cuda") return std::optional<int>(0);
+  if (text.starts_with("cuda:")) {
+    if (const auto ordinal = number<int>(std::string_view(text).substr(5)); ordinal && *ordinal >= 0) return ordinal;
+  }
+  return unreadable("--device", text, "cpu or cuda:N, such as cuda:0");
+}
+
 Result<load::Options> to_options(const LoadSettings& settings) {
   IC_TRY(load::Options options, options_from_environment());
   options.names = settings.names;
@@ -119,6 +134,9 @@ Result<load::Options> to_options(const LoadSettings& settings) {
   IC_CHECK(set_option(options, "BACKEND", settings.backend));
   IC_CHECK(set_option(options, "DIRECT", settings.direct));
   IC_CHECK(set_option(options, "PAGE_CACHE", settings.page_cache));
+  IC_CHECK(set_option(options, "GDS", settings.gds));
+  IC_TRY(const std::optional<int> device, parse_device(settings.device));
+  if (device) options.device.emplace().ordinal = *device;
   if (settings.memory) options.memory = settings.memory;
   if (!settings.seal_directory.empty()) options.seal_directory = settings.seal_directory;
   return options;

@@ -20,6 +20,8 @@ struct LoadSettings {
   std::string backend;
   std::string direct;
   std::string page_cache;
+  std::string device;
+  std::string gds;
   std::optional<std::uint64_t> memory;
   std::string seal_directory;
 };
@@ -29,6 +31,8 @@ void add_load_options(CLI::App& command, LoadSettings& settings);
 // The environment's options, changed by what the command line says.
 Result<load::Options> to_options(const LoadSettings& settings);
 
+// "cpu" (nothing) or "cuda:N".
+Result<std::optional<int>> parse_device(const std::string& text);
 // "DIM:RANK:WORLD" for all tensors, or "PATTERN=DIM:RANK:WORLD". A tensor without that dimension is loaded whole.
 Result<load::SliceRule> parse_shard(const std::string& text);
 // "PATTERN=BEGIN:END[,BEGIN:END ...]", one range per leading dimension.

@@ -24,7 +24,7 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
   execution.backend = chosen.backend->name();
   execution.backend_reason = std::move(chosen.reason);
   execution.engine = std::make_unique<io::Engine>(std::move(chosen.backend), *environment.clock, io::Engine::Options{});
-  IC_TRY(execution.prepared, prepare(std::move(repository), options, execution.backend, purpose));
+  IC_TRY(execution.prepared, prepare(std::move(repository), options, execution.backend, purpose, *execution.target));
   return execution;
 }
 
@@ -70,11 +70,13 @@ LoadedTensor loaded_tensor(const Prepared& prepared, std::size_t index, const me
   alignas(4096) static std::byte nowhere[4096];
   const PlannedTensor& planned = prepared.plan.tensors[index];
   const safetensors::Tensor& tensor = prepared.tables().tensor(planned.ref);
-  LoadedTensor one{tensor.name, tensor.dtype, planned.shape, nowhere, planned.bytes, nullptr};
+  LoadedTensor one{tensor.name, tensor.dtype, planned.shape, nowhere, planned.bytes, -1, nullptr};
   if (planned.placement == Placement::arena) {
     one.data = block.span.host() + planned.offset;
+    one.device = block.span.device;
   } else if (planned.placement == Placement::caller) {
     one.data = planned.destination->host();
+    one.device = planned.destination->device;
   }
   return one;
 }

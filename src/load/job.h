@@ -29,6 +29,7 @@ struct LoadedTensor {
   void* data = nullptr;              // C order; an aligned non-null address also for zero bytes. Writable; on the
                                      // device, where the load had one
   std::uint64_t bytes = 0;
+  int device = -1;              // CUDA ordinal; -1: the host
   std::shared_ptr<void> owner;  // keeps `data` valid; null for a tensor that went into memory of the caller
 };
 

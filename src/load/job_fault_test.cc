@@ -24,7 +24,7 @@ using testing::FaultBackend;
 using ::testing::HasSubstr;
 
 // A load under each kind of fault; whatever happens, either every byte is right, or there is one error and no tensor.
-class JobFaultTest : public OnEachBackend {
+class JobFaultTest : public OnEachWay {
  protected:
   JobFaultTest() {
     repository_.add_file("a.safetensors", {tensor_of("x", Dtype::f32, {3000000}), tensor_of("y", Dtype::u8, {77777})},
@@ -174,8 +174,7 @@ TEST_P(JobFaultTest, AFileThatIsRewrittenUnderTheLoadIsAnErrorNotAMixture) {
   EXPECT_EQ(loaded.error().path(), path);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, JobFaultTest,
-                         ::testing::Values(io::BackendChoice::uring, io::BackendChoice::threads), backend_name);
+INSTANTIATE_TEST_SUITE_P(Ways, JobFaultTest, every_way(), way_name);
 
 }  // namespace
 }  // namespace infercluster::load

@@ -75,7 +75,6 @@ struct DeviceOptions {
   // A CUstream whose earlier work may still use that memory, and on which the caller uses the tensors of a stream:
   // copies wait for it, and so does the reuse of memory. 0: the default stream.
   std::uintptr_t stream = 0;
-  Gds gds = Gds::automatic;
 };
 
 struct Options {
@@ -93,6 +92,7 @@ struct Options {
   std::uint32_t tensor_alignment = 0;   // bytes that each tensor's address must be a multiple of; 0: its dtype's, and
                                         // 256 on a device
   std::optional<DeviceOptions> device;  // unset: host memory
+  Gds gds = Gds::automatic;
 };
 
 }  // namespace infercluster::load

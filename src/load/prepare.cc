@@ -12,6 +12,11 @@ namespace infercluster::load {
 namespace {
 
 constexpr std::uint64_t kGranularity = 4096;
+constexpr std::uint32_t kDeviceAlignment = 256;  // as CUDA's allocators give, and kernels expect
+// Of the rings. Copies to a device hold their slots while further reads are under way.
+constexpr std::uint64_t kSlotsMax = 8;
+constexpr std::uint64_t kDeviceSlotsMax = 14;
+constexpr std::uint64_t kStreamSlots = 4;
 
 // Requests, as measured on virtio and NVMe: large enough that the device is busy with few, small enough that several
 // are in flight. Copies from the page cache go in huge pages that fit the second-level cache, where they are cleared
@@ -28,6 +33,10 @@ std::uint64_t staged_bytes_within(std::uint64_t budget) {
   return std::bit_floor(std::clamp<std::uint64_t>(left / 4, 1, 4 * kMiB));
 }
 
+std::string place(int device) {
+  return device < 0 ? "the host" : "CUDA device " + std::to_string(device);
+}
+
 struct ByteRange {
   std::uint64_t begin = UINT64_MAX;
   std::uint64_t end = 0;
@@ -36,9 +45,10 @@ struct ByteRange {
 class Preparer {
  public:
   Preparer(std::shared_ptr<const Repository> repository, const Options& options, std::string_view backend,
-           Purpose purpose)
-      : options_(options), backend_(backend), purpose_(purpose) {
+           Purpose purpose, const Target& target)
+      : options_(options), backend_(backend), purpose_(purpose), target_(target) {
     prepared_.repository = std::move(repository);
+    prepared_.on_host = target.kind() == memory::Kind::host;
   }
 
   Result<Prepared> run() {
@@ -64,9 +74,11 @@ class Preparer {
                      format_bytes(kBookkeepingBytes + 4 * kGranularity));
     }
     for (const Into& into : options_.into) {
-      if (into.destination.kind != memory::Kind::host) {
-        return Error(ErrorCode::unsupported, "loading into device memory is not supported by this version")
-            .with_tensor(into.name);
+      if (into.destination.kind != target_.kind() || into.destination.device != target_.device()) {
+        return Error(ErrorCode::invalid_argument, "its destination is in memory of " + place(into.destination.device) +
+                                                      ", and the load goes to " + place(target_.device()))
+            .with_tensor(into.name)
+            .with_hint("Name the destination's device as the load's device");
       }
     }
     return {};
@@ -130,7 +142,8 @@ class Preparer {
 
   Status plan(std::vector<WantedTensor> wanted) {
     PlanOptions plan_options;
-    plan_options.tensor_alignment = options_.tensor_alignment;
+    plan_options.landing = prepared_.on_host;
+    plan_options.tensor_alignment = std::max(options_.tensor_alignment, prepared_.on_host ? 0 : kDeviceAlignment);
     std::uint64_t granularity_max = kGranularity;
     for (std::size_t i = 0; i < prepared_.readers.size(); ++i) {
       const ShardReader& reader = prepared_.readers[i];
@@ -145,7 +158,8 @@ class Preparer {
       plan_options.check_headers = plan_options.check_headers || reader.seal.has_value();
       plan_options.shards.push_back(traits);
     }
-    const std::uint64_t budget = options_.memory.value_or(kWorkingBytesDefault);
+    const std::uint64_t budget =
+        options_.memory.value_or(prepared_.on_host ? kWorkingBytesDefault : kDeviceWorkingBytesDefault);
     plan_options.staged_bytes = std::max(granularity_max, staged_bytes_within(budget));
     if (purpose_ == Purpose::stream) {
       IC_CHECK(size_window(wanted));
@@ -158,8 +172,8 @@ class Preparer {
   }
 
   Status size_ring(std::uint64_t staged_bytes, std::uint64_t budget) {
-    constexpr std::uint64_t kSlotsMax = 8;
-    const std::uint64_t fixed = kBookkeepingBytes + prepared_.plan.padding_bytes();
+    const std::uint64_t slots_max = prepared_.on_host ? kSlotsMax : kDeviceSlotsMax;
+    const std::uint64_t fixed = prepared_.working_bytes();  // without a ring yet
     const std::uint64_t needed = fixed + (prepared_.plan.staged ? 2 * staged_bytes : 0);
     if (budget < needed && (options_.memory || prepared_.plan.staged)) {
       if (options_.memory) {
@@ -175,7 +189,7 @@ class Preparer {
     for (const Unit& unit : prepared_.plan.units) {
       for (const PlannedTransfer& transfer : unit.transfers) staged_transfers += transfer.landed ? 0 : 1;
     }
-    const std::uint64_t most = std::min(kSlotsMax, std::max<std::uint64_t>(2, staged_transfers));
+    const std::uint64_t most = std::min(slots_max, std::max<std::uint64_t>(2, staged_transfers));
     prepared_.slots = static_cast<unsigned>(std::clamp<std::uint64_t>((budget - fixed) / staged_bytes, 2, most));
     return {};
   }
@@ -186,17 +200,18 @@ class Preparer {
     if (options_.memory) return {};
     std::uint64_t largest = 0;
     for (const WantedTensor& one : wanted) largest = std::max(largest, one.part.bytes);
-    prepared_.window = std::max(std::min(prepared_.window, os::memory_limits().free() / 4), 2 * largest + 16 * kMiB);
+    prepared_.window = std::max(std::min(prepared_.window, target_.free_bytes() / 4), 2 * largest + 16 * kMiB);
     return {};
   }
 
   Status check_window(std::uint64_t staged_bytes) {
-    constexpr unsigned kSlots = 4;
     std::uint64_t largest = 0;
     for (const Unit& unit : prepared_.plan.units) largest = std::max(largest, unit.arena_bytes);
     if (prepared_.plan.staged) {
       prepared_.slot_bytes = staged_bytes;
-      prepared_.slots = kSlots;
+      const std::uint64_t most = prepared_.on_host ? kStreamSlots : kDeviceSlotsMax;
+      prepared_.slots =
+          static_cast<unsigned>(std::clamp<std::uint64_t>(prepared_.window / 8 / staged_bytes, kStreamSlots, most));
     }
     const std::uint64_t needed = kBookkeepingBytes + prepared_.ring_bytes() + largest;
     if (prepared_.window < needed) {
@@ -223,14 +238,15 @@ class Preparer {
   const Options& options_;
   const std::string_view backend_;
   const Purpose purpose_;
+  const Target& target_;
   Prepared prepared_;
 };
 
 }  // namespace
 
 Result<Prepared> prepare(std::shared_ptr<const Repository> repository, const Options& options, std::string_view backend,
-                         Purpose purpose) {
-  return Preparer(std::move(repository), options, backend, purpose).run();
+                         Purpose purpose, const Target& target) {
+  return Preparer(std::move(repository), options, backend, purpose, target).run();
 }
 
 std::vector<FileReport> file_reports(const Prepared& prepared) {

@@ -15,6 +15,7 @@
 #include "load/report.h"
 #include "load/repository.h"
 #include "load/shard_reader.h"
+#include "load/target.h"
 
 namespace infercluster::load {
 
@@ -22,6 +23,8 @@ namespace infercluster::load {
 inline constexpr std::uint64_t kWorkingBytesDefault = 32u << 20;
 // Set aside of it for tables, rings and threads' stacks.
 inline constexpr std::uint64_t kBookkeepingBytes = 1u << 20;
+// Of a load to a device: reads and copies overlap, and a device takes them faster.
+inline constexpr std::uint64_t kDeviceWorkingBytesDefault = 60u << 20;
 // A stream's window, unless the caller says otherwise; less where less memory is free.
 inline constexpr std::uint64_t kStreamWindowDefault = 1u << 30;
 
@@ -34,19 +37,22 @@ struct Prepared {
   std::uint64_t slot_bytes = 0;  // of the ring; 0: no ring
   unsigned slots = 0;
   std::uint64_t window = 0;  // of a stream
+  bool on_host = true;       // else the tensors go to a device
   std::vector<std::string> notices;
 
   [[nodiscard]] const Tables& tables() const { return repository->tables(); }
   [[nodiscard]] std::uint64_t ring_bytes() const { return slot_bytes * slots; }
-  // Beyond the tensors.
-  [[nodiscard]] std::uint64_t working_bytes() const { return kBookkeepingBytes + ring_bytes() + plan.padding_bytes(); }
+  // Of the host, beyond the tensors.
+  [[nodiscard]] std::uint64_t working_bytes() const {
+    return kBookkeepingBytes + ring_bytes() + (on_host ? plan.padding_bytes() : 0);
+  }
 };
 
 // Opens the files that are needed and plans. Reads no data. `backend` is Backend::name(): it decides the size of
 // requests. Errors: what select_tensors refuses; a memory budget that is too small (too_large, with the figure that is
 // needed); Verify::always where a file has no checksums (unsupported).
 Result<Prepared> prepare(std::shared_ptr<const Repository> repository, const Options& options, std::string_view backend,
-                         Purpose purpose);
+                         Purpose purpose, const Target& target);
 
 // The report's part about files, at the end of a load.
 std::vector<FileReport> file_reports(const Prepared& prepared);

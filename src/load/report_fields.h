@@ -37,6 +37,9 @@ void visit_fields(const Report& report, const Visit& visit) {
   visit("files", report.files);
   visit("waited", report.waited);
   visit("moved_bytes", report.moved_bytes);
+  visit("device_copies", report.device_copies);
+  visit("device_copy_bytes", report.device_copy_bytes);
+  visit("gds_bytes", report.gds_bytes);
   visit("bytes_read", report.bytes_read);
   visit("requests", report.requests);
   visit("retries", report.retries);

@@ -16,7 +16,7 @@ namespace {
 using safetensors::Dtype;
 using ::testing::HasSubstr;
 
-class StreamTest : public OnEachBackend {
+class StreamTest : public OnEachWay {
  protected:
   StreamTest() {
     for (int file = 0; file < 2; ++file) {
@@ -125,8 +125,7 @@ TEST_P(StreamTest, CancelIsAnErrorOfTheNextCall) {
   EXPECT_EQ(error->code(), ErrorCode::cancelled);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StreamTest, ::testing::Values(io::BackendChoice::uring, io::BackendChoice::threads),
-                         backend_name);
+INSTANTIATE_TEST_SUITE_P(Ways, StreamTest, every_way(), way_name);
 
 }  // namespace
 }  // namespace infercluster::load

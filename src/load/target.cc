@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/units.h"
+#include "load/device_target.h"
 #include "os/limits.h"
 
 namespace infercluster::load {
@@ -32,6 +33,7 @@ class HostTarget final : public Target {
   [[nodiscard]] memory::Kind kind() const override { return memory::Kind::host; }
   [[nodiscard]] int device() const override { return -1; }
   Result<memory::Block> allocate(std::uint64_t bytes) override { return memory::allocate_on_host(bytes); }
+  [[nodiscard]] std::uint64_t free_bytes() const override { return os::memory_limits().free(); }
   [[nodiscard]] Status check_free(std::uint64_t bytes) const override { return check_host_memory(bytes); }
   Result<memory::Ring> make_ring(std::uint64_t slot_bytes, unsigned slots) override {
     return memory::Ring::create(slot_bytes, slots);
@@ -52,7 +54,7 @@ std::shared_ptr<Target> make_host_target() {
 
 Result<std::shared_ptr<Target>> open_target(const Options& options) {
   if (!options.device) return make_host_target();
-  return Error(ErrorCode::unsupported, "no device");
+  return open_device_target(*options.device);
 }
 
 }  // namespace infercluster::load

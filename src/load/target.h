@@ -21,6 +21,7 @@ class Target {
 
   // Memory for tensors: the caller's allocator's where one was given.
   virtual Result<memory::Block> allocate(std::uint64_t bytes) = 0;
+  [[nodiscard]] virtual std::uint64_t free_bytes() const = 0;
   // Refuses (out_of_memory) what cannot fit, rather than failing half-way.
   [[nodiscard]] virtual Status check_free(std::uint64_t bytes) const = 0;
   // Host memory that copies to the target are fastest from, and what does them.

@@ -4,20 +4,42 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "gpu/device.h"
+#include "gpu/memory.h"
 #include "load/job.h"
 #include "load/repository.h"
 #include "safetensors/header.h"
+#include "testing/gpu_double/control.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::load {
+
+// Bytes of a tensor, wherever it is.
+inline std::string bytes_of(const LoadedTensor& tensor) {
+  std::string bytes(tensor.bytes, '\0');
+  if (tensor.bytes == 0) return bytes;
+  if (tensor.device < 0) {
+    std::memcpy(bytes.data(), tensor.data, bytes.size());
+    return bytes;
+  }
+  const memory::Span span{memory::Kind::cuda, tensor.device, reinterpret_cast<std::uintptr_t>(tensor.data),
+                          tensor.bytes};
+  const auto device = gpu::Device::open(tensor.device).value();
+  const Status copied = gpu::copy_to_host(device, span, reinterpret_cast<std::byte*>(bytes.data()));
+  EXPECT_TRUE(copied.ok()) << copied.error().to_string();
+  return bytes;
+}
 
 class TestRepository {
  public:
@@ -53,11 +75,15 @@ class TestRepository {
     const std::string& bytes = expected(tensor.name);
     ASSERT_EQ(tensor.bytes, bytes.size()) << tensor.name;
     ASSERT_NE(tensor.data, nullptr) << tensor.name;
-    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data) % safetensors::alignment_of(tensor.dtype), 0U)
-        << tensor.name;
-    if (tensor.bytes > 0) {
-      ASSERT_EQ(std::memcmp(tensor.data, bytes.data(), bytes.size()), 0) << tensor.name;
-    }
+    const std::uint64_t alignment = tensor.device < 0 ? safetensors::alignment_of(tensor.dtype) : gpu::kDeviceAlignment;
+    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data) % alignment, 0U) << tensor.name;
+    ASSERT_TRUE(bytes_of(tensor) == bytes) << tensor.name;
+  }
+  // Of memory of the caller, which has what alignment it has.
+  void expect_bytes(const Loaded& loaded) const {
+    ASSERT_EQ(loaded.tensors.size(), expected_.size());
+    for (const LoadedTensor& tensor : loaded.tensors)
+      ASSERT_TRUE(bytes_of(tensor) == expected(tensor.name)) << tensor.name;
   }
   void expect_equal(const Loaded& loaded) const {
     ASSERT_EQ(loaded.tensors.size(), expected_.size());
@@ -74,10 +100,64 @@ inline safetensors::Tensor tensor_of(std::string name, safetensors::Dtype dtype,
   return {std::move(name), dtype, std::move(shape), 0, 0};
 }
 
-// Every test of a suite that derives from this runs on each backend.
-class OnEachBackend : public ::testing::TestWithParam<io::BackendChoice> {
+// Memory of a caller, on the host (at an odd address) or on a device.
+class CallerMemory {
+ public:
+  CallerMemory(std::uint64_t bytes, int device) : bytes_(bytes) {
+    if (device < 0) {
+      host_.resize(bytes + 1);
+    } else {
+      device_ =
+          gpu::DeviceMemory::allocate(gpu::Device::open(device).value(), std::max<std::uint64_t>(bytes, 1)).value();
+    }
+  }
+  [[nodiscard]] memory::Span span() const {
+    if (device_) return device_->span().part(0, bytes_);
+    return memory::host_span(host_.data() + 1, bytes_);
+  }
+
+ private:
+  std::uint64_t bytes_;
+  std::vector<std::byte> host_;
+  std::shared_ptr<gpu::DeviceMemory> device_;
+};
+
+struct Way {
+  io::BackendChoice backend;
+  int device;  // -1: the host
+};
+
+inline void PrintTo(const Way& way, std::ostream* out) {  // NOLINT(readability-identifier-naming): gtest's name
+  *out << (way.backend == io::BackendChoice::uring ? "io_uring" : "threads") << " to device " << way.device;
+}
+
+// Every test of a suite that derives from this runs on each backend, to host memory and to a device (of the driver's
+// double).
+class OnEachWay : public ::testing::TestWithParam<Way> {
  protected:
-  OnEachBackend() { options_.backend.choice = GetParam(); }
+  OnEachWay() {
+    options_.backend.choice = GetParam().backend;
+    if (!on_device()) return;
+    options_.device.emplace().ordinal = GetParam().device;
+    if (!on_double()) return;
+    double_.emplace();
+    double_->reset();
+    double_->set_plan("delay_us=0..400 seed=" + std::to_string(GetParam().device + 5));
+  }
+  void TearDown() override {
+    if (!double_) return;
+    double_->finish();
+    EXPECT_EQ(double_->counter("violations"), 0U);
+    EXPECT_EQ(double_->counter("live"), 0U);  // allocations, streams, events, threads, contexts
+    EXPECT_EQ(double_->counter("contexts_created:" + std::to_string(1 - GetParam().device)), 0U);
+  }
+  // Else on a real driver (tests/device).
+  static bool on_double() {
+    const char* const path = std::getenv("INFERCLUSTER_LIBCUDA");
+    return path != nullptr && std::string_view(path).find("gpu_double") != std::string_view::npos;
+  }
+  [[nodiscard]] static bool on_device() { return GetParam().device >= 0; }
+  [[nodiscard]] static CallerMemory caller_memory(std::uint64_t bytes) { return {bytes, GetParam().device}; }
 
   Result<Loaded> load(const std::shared_ptr<const Repository>& repository) {
     auto job = Job::start(repository, options_, environment_);
@@ -87,10 +167,17 @@ class OnEachBackend : public ::testing::TestWithParam<io::BackendChoice> {
 
   Options options_;
   Environment environment_;
+  std::optional<gpu_double::Control> double_;
 };
 
-inline std::string backend_name(const ::testing::TestParamInfo<io::BackendChoice>& info) {
-  return info.param == io::BackendChoice::uring ? "Uring" : "Threads";
+inline auto every_way() {
+  return ::testing::Values(Way{io::BackendChoice::uring, -1}, Way{io::BackendChoice::threads, -1},
+                           Way{io::BackendChoice::uring, 0}, Way{io::BackendChoice::threads, 1});
+}
+
+inline std::string way_name(const ::testing::TestParamInfo<Way>& info) {
+  const std::string backend = info.param.backend == io::BackendChoice::uring ? "Uring" : "Threads";
+  return backend + (info.param.device < 0 ? "ToHost" : "ToDevice" + std::to_string(info.param.device));
 }
 
 }  // namespace infercluster::load

@@ -12,8 +12,15 @@ import numpy
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import gpu_double  # noqa: E402
 
 BACKENDS = ("uring", "threads")
+
+# The GPU's libraries are their doubles in this process and its children; nothing of them is loaded before a test uses a
+# device.
+for _name, _value in gpu_double.environment().items():
+    if _name != "PYTHONPATH":
+        os.environ.setdefault(_name, _value)
 
 
 @pytest.fixture(params=BACKENDS)

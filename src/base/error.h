@@ -52,6 +52,11 @@ class Error {
     hint_ = std::move(hint);
     return std::move(*this);
   }
+  // For an error that comes from elsewhere (another rank, another process) with the errno it had there.
+  Error&& with_errno(int system_errno) && {
+    errno_ = system_errno;
+    return std::move(*this);
+  }
   // A finer kind within `code` that a codec defines, such as safetensors' "HeaderTooLarge".
   Error&& with_kind(std::string kind) && {
     kind_ = std::move(kind);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -80,24 +79,6 @@ Finding memory() {
           ""};
 }
 
-// The GPU is not used by this release: said plainly, with what is there.
-Finding gpu() {
-  if (::access("/proc/driver/nvidia/version", R_OK) != 0) {
-    return {Level::note, "GPU", "no CUDA driver on this machine", "Weights are loaded into host memory.", ""};
-  }
-  return {Level::note, "GPU", "a CUDA driver is on this machine, and this release does not use it",
-          "Weights are loaded into host memory; copy them to the GPU from there.", ""};
-}
-
-Finding gpu_direct_storage() {
-  const bool driver = ::access("/proc/driver/nvidia/version", R_OK) == 0;
-  const bool nvidia_fs = ::access("/proc/driver/nvidia-fs/version", R_OK) == 0;
-  return {Level::note, "GPUDirect Storage",
-          driver ? (nvidia_fs ? "nvidia-fs is loaded, and this release does not use it" : "nvidia-fs is not loaded")
-                 : "no CUDA driver on this machine",
-          "Nothing is read straight into GPU memory.", ""};
-}
-
 Finding hub_cache() {
   const std::string directory = load::hub_cache_directory();
   std::error_code ignored;
@@ -116,7 +97,8 @@ Finding environment() {
     return {Level::warning, "environment", options.error().message(), "Every load fails until it is put right.",
             options.error().hint()};
   std::string set;
-  for (const char* name : {"BACKEND", "DIRECT", "PAGE_CACHE", "MEMORY", "VERIFY", "SEAL_DIR", "LOG", "DISABLE"}) {
+  for (const char* name : {"BACKEND", "DIRECT", "PAGE_CACHE", "MEMORY", "VERIFY", "SEAL_DIR", "GDS", "LIBCUDA",
+                           "LIBCUFILE", "LOG", "DISABLE"}) {
     const std::string variable = std::string("INFERCLUSTER_") + name;
     if (const char* value = std::getenv(variable.c_str()); value != nullptr)
       set += (set.empty() ? "" : ", ") + variable + "=" + value;
@@ -128,10 +110,12 @@ Finding environment() {
 }  // namespace
 
 void add_machine_findings(std::vector<Finding>& findings) {
-  for (Finding (*const find)() : {kernel, uring, locked_memory, huge_pages, numa, processors, memory, gpu,
-                                  gpu_direct_storage, hub_cache, environment}) {
+  for (Finding (*const find)() : {kernel, uring, locked_memory, huge_pages, numa, processors, memory}) {
     findings.push_back(find());
   }
+  add_gpu_findings(findings);
+  findings.push_back(hub_cache());
+  findings.push_back(environment());
 }
 
 }  // namespace api

@@ -110,6 +110,7 @@ void add_path_findings(const std::string& path, std::vector<Finding>& findings) 
     if (!devices.insert(shard.identity.device).second) continue;
     findings.push_back(mount_finding(shard.fd));
     findings.push_back(direct_finding(shard.fd));
+    if (const auto mount = os::mount_of(shard.fd); mount.ok()) add_gds_mount_finding(*mount, findings);
   }
   const auto options = options_from_environment();
   findings.push_back(residency_finding(shards));

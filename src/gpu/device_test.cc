@@ -154,11 +154,32 @@ TEST_F(DeviceOf, AForkedChildTouchesNothing) {
 }
 
 TEST_F(DeviceOf, DoctorMakesNoContextAndOpensNoCuFileDriver) {
-  const auto findings = gds_findings("/", 0);
-  EXPECT_EQ(control_.counter("contexts_created"), 0U);
-  EXPECT_EQ(control_.counter("cufile_driver_opens"), 0U);
+  const auto findings = gds_findings();
+  for (const char* const counter : {"contexts_created:0", "contexts_created:1", "cufile_driver_opens"}) {
+    EXPECT_EQ(control_.counter(counter), 0U) << counter;
+  }
+  std::string subjects;
+  for (const GdsFinding& finding : findings) {
+    subjects += finding.subject + ";";
+    EXPECT_FALSE(finding.state.empty()) << finding.subject;
+    EXPECT_FALSE(finding.consequence.empty()) << finding.subject;
+  }
+  EXPECT_EQ(subjects, "NVIDIA driver;GPU 0;BAR1;GPU 1;BAR1;cuFile;nvidia-fs;GDS compatibility mode;");
   EXPECT_THAT(findings.at(0).state, HasSubstr("2 GPUs"));
-  EXPECT_THAT(findings.at(1).state, HasSubstr("version 1.14"));
+  EXPECT_THAT(findings.at(1).state, HasSubstr("8.00 GiB"));
+  EXPECT_THAT(findings.at(5).state, HasSubstr("version 1.14"));
+}
+
+TEST_F(DeviceOf, DoctorGoesOnWhereADeviceDoesNotAnswer) {
+  for (const char* const call : {"cuDeviceGet:1", "cuDeviceGetName:1", "cuDeviceTotalMem:1", "cuDeviceGetPCIBusId:1"}) {
+    control_.set_plan(std::string(call) + "=CUDA_ERROR_OPERATING_SYSTEM");
+    const auto findings = gds_findings();
+    ASSERT_GE(findings.size(), 4U) << call;
+    EXPECT_EQ(findings[1].level, GdsFinding::Level::warning) << call;
+    EXPECT_THAT(findings[1].state, HasSubstr("CUDA_ERROR_OPERATING_SYSTEM"));
+    EXPECT_EQ(findings[2].subject, "GPU 1") << call;
+    EXPECT_EQ(findings[2].level, GdsFinding::Level::good) << call;
+  }
 }
 
 class MemoryOf : public GpuTest {};

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/gds_findings.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <initializer_list>
 #include <optional>
@@ -16,7 +14,6 @@
 #include "gpu/device.h"
 #include "gpu/driver.h"
 #include "os/file.h"
-#include "os/mount.h"
 #include "os/text.h"
 
 namespace infercluster::gpu {
@@ -48,11 +45,10 @@ std::optional<Version> version_in(std::string_view text) {
   return at >= 2 ? std::optional(version) : std::nullopt;
 }
 
-GdsFinding driver_finding() {
-  const auto found = driver();
+GdsFinding driver_finding(const Result<const Driver*>& found) {
   if (!found.ok()) {
-    return {Level::note, "NVIDIA driver", found.error().message(), "Loads to a GPU are refused on this machine.",
-            found.error().hint()};
+    return {Level::note, "NVIDIA driver", found.error().message(),
+            "Weights are loaded into host memory; loads to a GPU are refused.", found.error().hint()};
   }
   const auto count = device_count();
   std::string state = "CUDA " + cuda_version_text((*found)->version());
@@ -73,14 +69,32 @@ GdsFinding library_finding() {
           "A load asks it how it moves bytes, and measures before it relies on it.", ""};
 }
 
-std::optional<std::string> pci_bus_id_of(int ordinal) {
-  const auto found = driver();
-  if (!found.ok()) return std::nullopt;
-  const CudaApi& api = (*found)->api();
+// The GPU and its BAR1. Device::open() would make a context.
+void add_device_findings(const Driver& driver, int ordinal, std::vector<GdsFinding>& findings) {
+  const std::string subject = "GPU " + std::to_string(ordinal);
+  const CudaApi& api = driver.api();
   CuDevice device = 0;
-  if (api.cuDeviceGet(&device, ordinal) != CuResult::success) return std::nullopt;
-  const auto id = pci_bus_id_of(**found, device);
-  return id.ok() ? std::optional(*id) : std::nullopt;
+  std::array<char, 256> name{};
+  std::size_t bytes = 0;
+  CuResult result = api.cuDeviceGet(&device, ordinal);
+  if (result == CuResult::success) result = api.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device);
+  if (result == CuResult::success) result = api.cuDeviceTotalMem_v2(&bytes, device);
+  const auto id = result == CuResult::success
+                      ? pci_bus_id_of(driver, device)
+                      : Result<std::string>(driver.error(result, "cuDeviceGet", "look at " + subject));
+  if (!id.ok()) {
+    findings.push_back(
+        {Level::warning, subject, id.error().message(), "Loads to it may be refused.", id.error().hint()});
+    return;
+  }
+  const auto node = numa_node_of_pci_device(*id, "/");
+  findings.push_back({Level::good, subject,
+                      std::string(name.data()) + ", " + format_bytes(bytes) + ", " + *id + ", " +
+                          (node ? "NUMA node " + std::to_string(*node) : "NUMA node not known"),
+                      node ? "The pinned ring of a load to it lies on that node."
+                           : "The pinned ring of a load to it lies where the kernel puts it.",
+                      ""});
+  findings.push_back(bar1_finding(*id, "/"));
 }
 
 // JSON with the // comments that cufile.json has: is `"key": true` or `"key": false` in it?
@@ -186,18 +200,15 @@ GdsFinding compatibility_finding(const std::string& root) {
           "What cuFile cannot read directly it refuses; loads go through pinned host memory then.", ""};
 }
 
-std::vector<GdsFinding> gds_findings(const std::string& path, int ordinal) {
-  std::vector<GdsFinding> findings = {driver_finding(), library_finding(), nvidia_fs_finding("/")};
-  if (!path.empty()) {
-    const Fd fd(::open(path.c_str(), O_PATH | O_CLOEXEC));
-    const auto mount = fd.valid() ? os::mount_of(fd) : Result<os::Mount>(Error::from_errno(errno, "cannot open it"));
-    if (mount.ok()) {
-      findings.push_back(file_system_finding(mount->type, mount->options));
-    } else {
-      findings.push_back({Level::warning, "GDS file system", path + ": " + mount.error().message(), "", ""});
-    }
-  }
-  if (const auto id = pci_bus_id_of(ordinal)) findings.push_back(bar1_finding(*id, "/"));
+std::vector<GdsFinding> gds_findings() {
+  const auto found = driver();
+  std::vector<GdsFinding> findings = {driver_finding(found)};
+  if (!found.ok()) return findings;
+  const auto counted = device_count();
+  const int count = counted.ok() ? *counted : 0;
+  for (int ordinal = 0; ordinal < count; ++ordinal) add_device_findings(**found, ordinal, findings);
+  findings.push_back(library_finding());
+  findings.push_back(nvidia_fs_finding("/"));
   findings.push_back(compatibility_finding("/"));
   return findings;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decides whether GPUDirect Storage can serve a path, each fact with its consequence. For `infercluster doctor`.
+// What GPUs there are, and what decides whether GPUDirect Storage can serve them, each fact with its consequence. For
+// `infercluster doctor`.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,14 @@ struct GdsFinding {
   std::string remedy;       // what to do; empty when nothing is to be done
 };
 
-// Looks at the driver, the library, the kernel module, the path's file system (an empty path: none), the BAR1 of GPU
-// `ordinal`, and the configuration. Makes no context, and does not open cuFile's driver.
-std::vector<GdsFinding> gds_findings(const std::string& path, int ordinal);
+// Looks at the driver, each GPU and its BAR1, cuFile's library, the kernel module and the configuration. Without a
+// driver there is one finding, which says so. Makes no context, and does not open cuFile's driver.
+std::vector<GdsFinding> gds_findings();
 
 // The parts that read files. `root` ends in a slash, and is "/" outside of tests.
 GdsFinding nvidia_fs_finding(const std::string& root);
 GdsFinding bar1_finding(const std::string& pci_bus_id, const std::string& root);
+// A mount's file system, as os::mount_of() tells it.
 GdsFinding file_system_finding(std::string_view type, std::string_view mount_options);
 // The configuration that cuFile would read: CUFILE_ENV_PATH_JSON, else /etc/cufile.json below `root`.
 GdsFinding compatibility_finding(const std::string& root);

@@ -122,7 +122,7 @@ def test_plan_divides_among_ranks(program, model):
 
 def test_doctor_names_consequence_and_remedy(program, model):
     findings = {finding["subject"]: finding for finding in program.json("doctor", model)["findings"]}
-    for subject in ("io_uring", "locked memory", "huge pages", "NUMA", "memory", "GPUDirect Storage", "file system", "direct I/O", "page cache", "checksums"):
+    for subject in ("io_uring", "locked memory", "huge pages", "NUMA", "memory", "NVIDIA driver", "file system", "direct I/O", "page cache", "checksums"):
         assert subject in findings, findings.keys()
     for finding in findings.values():
         assert finding["level"] in ("good", "note", "warning") and finding["state"]

@@ -22,7 +22,7 @@ namespace infercluster::exchange {
 inline constexpr int kRanksMax = 65536;
 inline constexpr std::uint64_t kBytesMax = 4ULL << 20;           // that one rank gives to one gather
 inline constexpr std::uint64_t kGatheredBytesMax = 64ULL << 20;  // of all ranks together
-inline constexpr std::uint64_t kAgreeBytesMax = 64ULL << 10;
+inline constexpr std::uint64_t kAgreeBytesMax = 4ULL << 10;
 inline constexpr std::size_t kTagBytesMax = 64;  // 1 to 64 of a-z, A-Z, 0-9, '.', '_', '-'
 
 // A point on steady_clock(). A call returns within a second after it, as far as the file system or store below answers;
@@ -34,10 +34,10 @@ inline Deadline deadline_in(Clock::Duration duration) {
 
 // Why a job ended, the same on all ranks.
 struct Cause {
-  int rank = 0;             // where it happened
+  int rank = 0;             // where it happened, or the first one that is missing or differs
   std::uint64_t bytes = 0;  // that had been written, or were asked for, when it happened; 0: says nothing
-  // As on that rank: code, errno, path, offset, tensor, hint; the message begins with "rank N: ". Texts are cut at
-  // 1 KiB each.
+  // As on that rank: code, errno, path, offset, tensor, hint; the message begins with "rank N" or "ranks N, M". Texts
+  // are cut at 1 KiB each.
   Error error;
 };
 
@@ -58,8 +58,8 @@ class Exchange {
   // limit) aborts too: the others would wait in vain.
   virtual Result<std::vector<std::string>> gather(std::string_view tag, std::string_view bytes, Deadline deadline) = 0;
 
-  // Success where all ranks gave the same bytes. Errors: as gather; and changed, naming the ranks that differ from the
-  // most (from rank 0 where there is no most).
+  // Success where all ranks gave the same bytes. Errors: as gather; and invalid_argument, naming the ranks that differ
+  // from the most (from rank 0 where there is no most).
   virtual Status agree(std::string_view tag, std::string_view bytes, Deadline deadline) = 0;
 
   // Ends the job on all ranks: every call that waits, and every later one, returns the first cause. Returns that: this

@@ -21,6 +21,7 @@ std::optional<int> uring_disabled_setting() {
 }
 
 Error refusal_of(const Error& error) {
+  if (error.system_errno() == 0) return error;  // the build has none
   return uring_refusal(error.system_errno(), uring_disabled_setting());
 }
 

@@ -102,3 +102,15 @@ def load_one(repository: _core.Repository, name: str, box: Box | None) -> _core.
 def load_whole(repository: _core.Repository) -> list[Tensor]:
     tensors, _, _ = run(repository, _core.options_from_environment())
     return tensors
+
+
+def load_to_device(repository: _core.Repository, ordinal: int, name: str | None) -> list[Tensor]:
+    """One tensor (None: all) in memory of torch's allocator on a CUDA device."""
+    from . import _device
+
+    options = _core.options_from_environment()
+    if name is not None:
+        options.names = [exact(name)]
+    _device.use(options, ordinal, "pt")
+    tensors, _, _ = run(repository, options)
+    return tensors

@@ -7,6 +7,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _device as _cuda
 from .._errors import SafetensorError
 
 _NAMES = {
@@ -31,6 +32,13 @@ class Framework:
     def check_device(self, device: Any) -> None:
         if device != "cpu" and self.name not in ("pytorch", "paddle"):
             raise SafetensorError(f"Device {device} is not supported for framework {self.name}")
+
+    def core_ordinal(self, device: Any) -> int | None:
+        """The CUDA device that the core loads to by itself; None: tensors get there by way of the host."""
+        if self.name != "pytorch" or device == "cpu" or not _cuda.torch_has_cuda():
+            return None
+        # A bare number is the index of torch's accelerator, which is CUDA then.
+        return device if isinstance(device, int) else _cuda.ordinal_of(device)
 
     def deliver(self, tensor: Any, device: Any) -> Any:
         if self.name == "pytorch":

@@ -110,6 +110,23 @@ class Source:
 
         return self._on_engine(lambda repository: load_one(repository, name, box))
 
+    def to_device(self, name: str | None, ordinal: int) -> dict[str, Any] | None:
+        """One tensor (None: all), straight to a CUDA device of torch. None: go by way of the host, since it is little,
+        or the engine cannot; what torch itself has against the device, it says there in its own words."""
+        infos = map(self.info, self.header.names() if name is None else [name])
+        if sum(end - begin for _, _, begin, end in infos) < self._engine_bytes:
+            return None
+        from .. import _device as cuda
+        from .._jobs import load_to_device
+
+        try:
+            loaded = self._on_engine(lambda repository: load_to_device(repository, ordinal, name))
+        except (MemoryError, ValueError):
+            return None  # no room there, no such device
+        if loaded is None:
+            return None
+        return {at: cuda.over_memory("pt", dtype, shape, memory, ordinal) for at, dtype, shape, memory in loaded}
+
     def read_all(self, framework: str) -> dict[str, Any]:
         names = self.header.names()
         infos = [self.info(name) for name in names]
@@ -281,10 +298,18 @@ class safe_open:  # noqa: N801 - the stock package's name
 
     def get_tensor(self, name: str) -> Any:
         """The tensor, whole."""
+        ordinal = self._framework.core_ordinal(self._device)
+        found = None if ordinal is None else self._open().to_device(name, ordinal)
+        if found is not None:
+            return found[name]
         return self._framework.deliver(self._open().read(self._framework.reads_as, name), self._device)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors, by name, in the order of `offset_keys`."""
+        ordinal = self._framework.core_ordinal(self._device)
+        found = None if ordinal is None else self._open().to_device(None, ordinal)
+        if found is not None:
+            return found
         deliver: Callable[[Any, Any], Any] = self._framework.deliver
         return {
             name: deliver(tensor, self._device)

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpointer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "base/units.h"
+#include "checkpoint/names.h"
+#include "checkpoint/save_job.h"
+#include "exchange/cause.h"
+#include "os/file.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+Error disagreement(std::size_t rank, const Opening& its, const Opening& first) {
+  return Error(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " saves step " + std::to_string(its.step) +
+                                                ", and rank 0 step " + std::to_string(first.step) +
+                                                (its.exists != first.exists ? ", with another `exists`" : ""))
+      .with_hint("All ranks save the same steps in the same order");
+}
+
+}  // namespace
+
+struct Checkpointer::Impl {
+  explicit Impl(std::uint64_t arena_bytes) : arenas(arena_bytes) {}
+  ~Impl() { stop(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Result<std::shared_ptr<const Save>> save(std::uint64_t step, const State& state, const SaveOptions& options);
+  void wait_idle();
+
+  Shared shared;
+  std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
+  std::unique_ptr<io::Governor> governor;     // where there is a rate to keep
+  SnapshotArenas arenas;
+
+ private:
+  Result<std::shared_ptr<const Save>> start(SaveJob& job, const State& state, const SaveOptions& options);
+  Status agree(SaveJob& job, const State& state, const SaveOptions& options);
+  Status look_at(const std::vector<Opening>& openings);
+  Status plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings);
+  Status stage(SaveJob& job, const State& state);
+  void enqueue(SaveJob job);
+  void work();
+  void stop();
+  void wait_for_step(std::uint64_t step);
+
+  // The thread that saves.
+  std::uint64_t saves_ = 0;
+  std::vector<std::string> agreed_pieces_;  // per rank, encoded; of the last save on which all agreed
+  Pieces own_pieces_;
+  std::string own_text_;  // own_pieces_, encoded
+  std::optional<Plan> plan_;
+  bool swept_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveJob> queue_;          // guarded by mutex_
+  std::multiset<std::uint64_t> busy_;  // steps on their way; guarded by mutex_
+  bool stopping_ = false;              // guarded by mutex_
+  std::uint64_t told_ = 0;             // saves up to this number need not be told of; guarded by mutex_
+  std::uint64_t failed_number_ = 0;    // guarded by mutex_
+  std::optional<Error> failure_;       // of failed_number_; guarded by mutex_
+  std::thread worker_;
+};
+
+Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step, const State& state,
+                                                             const SaveOptions& options) {
+  SaveJob job;
+  job.number = ++saves_;
+  job.started = steady_clock().now();
+  job.save = std::make_shared<Save>();
+  job.report.step = step;
+  IC_TRY(job.ranks, shared.options.exchange->nested(job.number));
+  const std::shared_ptr<const Save> save = job.save;
+  const std::uint64_t number = job.number;
+  auto started = start(job, state, options);
+  if (!started.ok()) {
+    if (job.begun.directory.fd.valid()) {
+      const Status discarded = discard_save(*shared.calls, shared.root, job.begun);
+      if (!discarded.ok()) log_warning("cannot tidy up: " + discarded.error().to_string());
+    }
+    return started;
+  }
+  if (options.wait == Wait::until_staged) return save;
+  const Status durable = save->wait();
+  if (durable.ok()) return save;
+  const std::lock_guard lock(mutex_);
+  told_ = std::max(told_, number);
+  return durable.error();
+}
+
+Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, const State& state,
+                                                              const SaveOptions& options) {
+  IC_CHECK(agree(job, state, options));
+  job.save->advance(SaveStatus::scheduled, job.report);
+  log_info("step " + std::to_string(job.report.step) + ": scheduled");
+  const Status staged = stage(job, state);
+  if (!staged.ok()) {
+    return job.ranks->abort(staged.error(), 0, exchange::deadline_in(shared.options.call_deadline));
+  }
+  job.report.stall_seconds = seconds_between(job.started, steady_clock().now());
+  job.save->advance(SaveStatus::staged, job.report);
+  log_info("step " + std::to_string(job.report.step) + ": staged");
+  std::shared_ptr<const Save> save = job.save;
+  enqueue(std::move(job));
+  return save;
+}
+
+Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOptions& options) {
+  const Clock::TimePoint begin = steady_clock().now();
+  const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
+  Opening own;
+  own.step = job.report.step;
+  own.exists = options.exists;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ && failed_number_ > told_) {
+      own.failed_number = failed_number_;
+      own.failure = exchange::encode_cause({shared.rank, 0, *failure_});
+    }
+  }
+  Pieces pieces;
+  for (const HostPiece& piece : state.pieces) pieces.push_back(piece.piece);
+  own.pieces_unchanged = plan_.has_value() && pieces == own_pieces_;
+  if (!own.pieces_unchanged) own.pieces = encode_pieces(pieces);
+  if (shared.rank == 0 && own.failed_number == 0) {
+    wait_for_step(own.step);
+    if (!std::exchange(swept_, true)) {
+      std::set<std::uint64_t> busy{own.step};
+      {
+        const std::lock_guard lock(mutex_);
+        busy.insert(busy_.begin(), busy_.end());
+      }
+      const Status swept = sweep(*shared.calls, shared.root, busy);
+      if (!swept.ok()) log_warning("cannot tidy up: " + swept.error().to_string());
+    }
+    auto begun = begin_save(*shared.calls, shared.root, own.step, options.exists, random_id());
+    if (!begun.ok()) return job.ranks->abort(begun.error(), 0, deadline);
+    job.begun = std::move(begun).value();
+    own.epoch = job.begun.epoch;
+    own.save_id = job.begun.save_id;
+  }
+  IC_TRY(const std::vector<std::string> texts, job.ranks->gather("begin", encode(own), deadline));
+  std::vector<Opening> openings;
+  for (const std::string& text : texts) {
+    IC_TRY(Opening opening, decode_opening(text));
+    openings.push_back(std::move(opening));
+  }
+  IC_CHECK(look_at(openings));
+  if (shared.rank != 0) job.begun = {io::Directory{}, own.step, openings[0].epoch, openings[0].save_id};
+  job.report.epoch = job.begun.epoch;
+  IC_CHECK(plan(job, std::move(pieces), openings));
+  job.report.agree_seconds = seconds_between(begin, steady_clock().now());
+  return {};
+}
+
+// The same verdict on all ranks: it depends on what all of them said alone.
+Status Checkpointer::Impl::look_at(const std::vector<Opening>& openings) {
+  const Opening* failed = nullptr;
+  std::uint64_t told = 0;
+  for (const Opening& opening : openings) {
+    if (opening.failed_number != 0 && failed == nullptr) failed = &opening;
+    told = std::max(told, opening.failed_number);
+  }
+  if (failed != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      told_ = std::max(told_, told);
+    }
+    IC_TRY(const exchange::Cause cause, exchange::decode_cause(failed->failure));
+    return cause.error;
+  }
+  for (std::size_t rank = 1; rank < openings.size(); ++rank) {
+    if (openings[rank].step != openings[0].step || openings[rank].exists != openings[0].exists)
+      return disagreement(rank, openings[rank], openings[0]);
+  }
+  return {};
+}
+
+Status Checkpointer::Impl::plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings) {
+  const bool unchanged =
+      std::all_of(openings.begin(), openings.end(), [](const Opening& o) { return o.pieces_unchanged; });
+  if (!unchanged) {
+    agreed_pieces_.resize(openings.size());
+    std::vector<Pieces> all;
+    for (std::size_t rank = 0; rank < openings.size(); ++rank) {
+      if (!openings[rank].pieces_unchanged) agreed_pieces_[rank] = openings[rank].pieces;
+      IC_TRY(Pieces its, decode_pieces(agreed_pieces_[rank]));
+      all.push_back(std::move(its));
+    }
+    plan_.reset();
+    IC_TRY(plan_, plan_writes(all));
+    own_pieces_ = std::move(pieces);
+  }
+  job.report.plan_reused = unchanged;
+  job.plan_hash = plan_->hash;
+  IC_TRY(job.layout, lay_out(own_pieces_, plan_->writes[static_cast<std::size_t>(shared.rank)]));
+  job.report.bytes = job.layout.chunks.empty() ? 0 : job.layout.bytes;
+  return {};
+}
+
+Status Checkpointer::Impl::stage(SaveJob& job, const State& state) {
+  job.metadata = state.metadata;
+  if (job.layout.chunks.empty()) return {};
+  const Clock::TimePoint begin = steady_clock().now();
+  IC_TRY(job.snapshot, arenas.acquire(align_up(job.layout.bytes, memory::kArenaAlignment)));
+  const Clock::TimePoint acquired = steady_clock().now();
+  job.report.arena_wait_seconds = seconds_between(begin, acquired);
+  std::byte* image = job.snapshot.memory().data();
+  std::memcpy(image, job.layout.header.data(), job.layout.header.size());
+  std::vector<CopyItem> items;
+  for (const Placement& placement : job.layout.placements) {
+    items.push_back({state.pieces[placement.piece].data, image + placement.begin, placement.bytes});
+  }
+  copy_all(items);
+  job.report.copy_seconds = seconds_between(acquired, steady_clock().now());
+  return {};
+}
+
+void Checkpointer::Impl::enqueue(SaveJob job) {
+  {
+    const std::lock_guard lock(mutex_);
+    busy_.insert(job.report.step);
+    queue_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+  if (!worker_.joinable()) worker_ = start_thread("ic-checkpoint", [this] { work(); });
+}
+
+void Checkpointer::Impl::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;  // stopping, and all is done
+    {
+      SaveJob job = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      const Status done = run_save(shared, job);
+      lock.lock();
+      if (!done.ok() && (!failure_ || failed_number_ <= told_)) {
+        failure_ = done.error();
+        failed_number_ = job.number;
+      }
+      busy_.erase(busy_.find(job.report.step));
+    }
+    changed_.notify_all();
+  }
+}
+
+void Checkpointer::Impl::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+void Checkpointer::Impl::wait_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return busy_.empty(); });
+}
+
+void Checkpointer::Impl::wait_for_step(std::uint64_t step) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !busy_.contains(step); });
+}
+
+Checkpointer::Checkpointer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpointer::~Checkpointer() = default;
+
+Result<std::unique_ptr<Checkpointer>> Checkpointer::open(const std::string& root, const Options& options) {
+  auto impl = std::make_unique<Impl>(options.arena_bytes);
+  Shared& shared = impl->shared;
+  shared.options = options;
+  if (shared.options.exchange == nullptr) {
+    impl->alone = exchange::make_single();
+    shared.options.exchange = impl->alone.get();
+  }
+  shared.rank = shared.options.exchange->rank();
+  shared.calls = options.calls != nullptr ? options.calls : &io::system_files();
+  IC_TRY(shared.root, shared.calls->open_directory(root));
+  if (options.max_write_rate != 0) {
+    IC_TRY(const os::FileIdentity identity, os::identity_of(shared.root.fd));
+    impl->governor = std::make_unique<io::Governor>(
+        steady_clock(), io::Governor::Limits{.foreground = 0, .fill = 0, .drain = options.max_write_rate});
+    shared.write.governor = impl->governor.get();
+    shared.write.device = identity.device;
+  }
+  return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(impl)));
+}
+
+Result<std::shared_ptr<const Save>> Checkpointer::save(std::uint64_t step, const State& state,
+                                                       const SaveOptions& options) {
+  return impl_->save(step, state, options);
+}
+
+void Checkpointer::wait_idle() {
+  impl_->wait_idle();
+}
+
+Result<std::vector<std::uint64_t>> Checkpointer::steps() const {
+  return committed_steps(*impl_->shared.calls, impl_->shared.root);
+}
+
+Result<std::optional<std::uint64_t>> Checkpointer::latest() const {
+  return newest_whole_step(*impl_->shared.calls, impl_->shared.root);
+}
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves the state of one rank of a job while the job goes on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/plan.h"
+#include "checkpoint/retention.h"
+#include "checkpoint/save.h"
+#include "exchange/exchange.h"
+#include "io/files.h"
+
+namespace infercluster::checkpoint {
+
+// A piece of state in host memory, row-major.
+struct HostPiece {
+  Piece piece;
+  const std::byte* data = nullptr;
+};
+
+struct State {
+  std::vector<HostPiece> pieces;
+  manifest::Metadata metadata;  // texts of this rank that come back with it
+};
+
+struct Options {
+  Retention retention;
+  std::uint64_t arena_bytes = 0;     // of both snapshot arenas together; 0: as they need
+  std::uint64_t max_write_rate = 0;  // bytes per second of this rank; 0: no limit
+  // How long a rank waits for the others: until all called save(), and until all have written.
+  std::chrono::nanoseconds call_deadline = std::chrono::minutes(5);
+  std::chrono::nanoseconds write_deadline = std::chrono::hours(1);
+  exchange::Exchange* exchange = nullptr;  // the ranks; null: this process alone. Outlives the checkpointer
+  io::FileCalls* calls = nullptr;          // null: the operating system's
+};
+
+enum class Wait : std::uint8_t { until_staged, until_durable };
+
+struct SaveOptions {
+  Wait wait = Wait::until_staged;
+  Exists exists = Exists::error;
+};
+
+// Thread rule: one thread. All ranks make the same calls of save() in the same order.
+class Checkpointer {
+ public:
+  // `root` must be there; checkpoints are its subfolders.
+  static Result<std::unique_ptr<Checkpointer>> open(const std::string& root, const Options& options);
+  // Waits for what is being saved.
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // Returns when the state may be changed again (or is durable, as `options` say). Where one rank fails, all ranks get
+  // the same first cause. The error of an earlier save that was not waited for to be durable is returned once, by the
+  // next call, which then saves nothing.
+  Result<std::shared_ptr<const Save>> save(std::uint64_t step, const State& state, const SaveOptions& options);
+  // Until everything is durable or failed, and pruned.
+  void wait_idle();
+
+  // Steps that are committed, ascending; directories without a valid commit are none. Only this rank looks.
+  Result<std::vector<std::uint64_t>> steps() const;
+  Result<std::optional<std::uint64_t>> latest() const;
+
+ private:
+  struct Impl;
+  explicit Checkpointer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace infercluster::checkpoint

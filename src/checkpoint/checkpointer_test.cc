@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpointer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "checkpoint/checkpoint_test_helpers.h"
+#include "checkpoint/restore.h"
+#include "safetensors/header.h"
+#include "testing/temp_dir.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+using test::Dtype;
+using test::Memory;
+using test::whole;
+
+class CheckpointerTest : public ::testing::Test {
+ protected:
+  static Memory model(std::uint64_t seed) {
+    Memory memory;
+    memory.add(whole("w", Dtype::f32, {100, 300}), seed);
+    memory.add(whole("größe", Dtype::bf16, {7, 11, 13}), seed);
+    memory.add(whole("flags", Dtype::u8, {65'537}), seed);
+    memory.add(whole("scalar", Dtype::i64, {}), seed);
+    memory.add(whole("none", Dtype::f16, {0, 4}), seed);
+    return memory;
+  }
+  std::unique_ptr<Checkpointer> open(const Options& options = {}) {
+    auto checkpointer = Checkpointer::open(temp_.path().string(), options);
+    IC_ASSERT(checkpointer.ok());
+    return std::move(checkpointer).value();
+  }
+  // What keeps the step from being loaded with the bytes of `seed`; empty: nothing.
+  std::string problem(std::uint64_t step, std::uint64_t seed) {
+    auto checkpoint = Checkpoint::open(io::system_files(), temp_.path().string(), step);
+    if (!checkpoint.ok()) return checkpoint.error().to_string();
+    Memory memory = model(0);
+    memory.overwrite();
+    const auto report = (*checkpoint)->restore(memory.targets(), {});
+    return report.ok() ? memory.difference(seed) : report.error().to_string();
+  }
+
+  testing::TempDir temp_;
+};
+
+TEST_F(CheckpointerTest, WhatWasSavedComesBack) {
+  auto checkpointer = open();
+  const Memory memory = model(1);
+  const auto save = checkpointer->save(100, memory.state(), {});
+  ASSERT_TRUE(save.ok()) << save.error().to_string();
+  const Status durable = (*save)->wait();
+  ASSERT_TRUE(durable.ok()) << durable.error().to_string();
+  EXPECT_EQ((*save)->status(), SaveStatus::durable);
+  EXPECT_EQ(problem(100, 1), "");
+  EXPECT_EQ(*checkpointer->steps(), std::vector<std::uint64_t>{100});
+  EXPECT_EQ(*checkpointer->latest(), 100U);
+}
+
+TEST_F(CheckpointerTest, TheStateMayChangeAsSoonAsSaveReturns) {
+  auto checkpointer = open();
+  Memory memory = model(1);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    Memory state = model(step);
+    ASSERT_TRUE(checkpointer->save(step, state.state(), {}).ok());
+    state.overwrite();
+  }
+  checkpointer->wait_idle();
+  for (std::uint64_t step = 1; step <= 3; ++step) EXPECT_EQ(problem(step, step), "") << step;
+}
+
+TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
+  auto checkpointer = open();
+  ASSERT_TRUE(checkpointer->save(1, model(1).state(), {.wait = Wait::until_durable}).ok());
+  const std::string path = temp_.file("step-1/node-0.0.1.safetensors");
+  const auto text = *os::read_small_file(path, 10 << 20);
+  const auto bytes = std::as_bytes(std::span(text));
+  const auto length = safetensors::parse_header_length(bytes.first(8), text.size());
+  ASSERT_TRUE(length.ok()) << length.error().to_string();
+  const auto header = safetensors::parse_header(bytes.subspan(8, *length), text.size());
+  ASSERT_TRUE(header.ok()) << header.error().to_string();
+  EXPECT_EQ(header->tensors().size(), 5U);
+  const auto* scalar = header->find("scalar");
+  ASSERT_NE(scalar, nullptr);
+  EXPECT_EQ(bytes[header->data_begin() + scalar->begin + 3], test::byte_of("scalar", 1, 3));
+}
+
+TEST_F(CheckpointerTest, AStepIsNotSavedTwiceUnasked) {
+  auto checkpointer = open();
+  ASSERT_TRUE(checkpointer->save(5, model(1).state(), {}).ok());
+  const auto again = checkpointer->save(5, model(2).state(), {});
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(problem(5, 1), "");
+}
+
+TEST_F(CheckpointerTest, AReplacementTakesOverAndTheOldEpochGoes) {
+  auto checkpointer = open();
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto save = checkpointer->save(5, model(seed).state(), {Wait::until_durable, Exists::replace});
+    ASSERT_TRUE(save.ok()) << save.error().to_string();
+    EXPECT_EQ((*save)->report().epoch, seed);
+    checkpointer->wait_idle();
+    EXPECT_EQ(problem(5, seed), "");
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(temp_.path() / "step-5")) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"COMMIT", "node-0.0.3.safetensors", "node-0.3.index.json"}));
+}
+
+TEST_F(CheckpointerTest, OldCheckpointsGoButForThoseToKeep) {
+  Options options;
+  options.retention = {.keep = 2, .keep_every = 3};
+  auto checkpointer = open(options);
+  for (std::uint64_t step = 1; step <= 8; ++step) {
+    ASSERT_TRUE(checkpointer->save(step, model(step).state(), {.wait = Wait::until_durable}).ok());
+  }
+  checkpointer->wait_idle();
+  EXPECT_EQ(*checkpointer->steps(), (std::vector<std::uint64_t>{3, 6, 7, 8}));
+}
+
+}  // namespace
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/directory.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "checkpoint/names.h"
+#include "checksum/crc32c.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+std::string path_in(const io::Directory& directory, const std::string& name) {
+  return directory.path + "/" + name;
+}
+
+// The record of this name; nothing where there is none.
+Result<std::optional<manifest::Commit>> read_record(io::FileCalls& calls, const io::Directory& directory,
+                                                    const std::string& name) {
+  auto text = calls.read_small(directory, name, manifest::kCommitBytesMax);
+  if (!text.ok()) {
+    if (text.error().system_errno() == ENOENT) return std::optional<manifest::Commit>();
+    return std::move(text).error();
+  }
+  auto commit = manifest::parse_commit(*text);
+  if (!commit.ok()) return std::move(commit).error().with_path(path_in(directory, name));
+  return std::optional<manifest::Commit>(std::move(commit).value());
+}
+
+Status check_segment(io::FileCalls& calls, const io::Directory& directory, const manifest::Segment& segment) {
+  const auto size = calls.size_of(directory, segment.name);
+  if (!size.ok()) return size.error();
+  if (*size == segment.bytes) return {};
+  return Error(ErrorCode::corrupt,
+               "expected " + std::to_string(segment.bytes) + " bytes, found " + std::to_string(*size))
+      .with_path(path_in(directory, segment.name))
+      .with_hint("The file was cut or changed after it was saved; use another checkpoint");
+}
+
+Result<manifest::Index> read_index(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit,
+                                   const manifest::IndexReference& reference) {
+  const std::string path = path_in(directory, reference.name);
+  IC_TRY(const std::string text, calls.read_small(directory, reference.name, manifest::kIndexBytesMax));
+  const std::uint32_t crc = checksum::crc32c(std::as_bytes(std::span(text)));
+  if (text.size() != reference.bytes || crc != reference.crc32c)
+    return Error(ErrorCode::corrupt, "it is not the index that was committed: size or checksum differ").with_path(path);
+  auto index = manifest::parse_index(text);
+  if (!index.ok()) return std::move(index).error().with_path(path);
+  if (index->step != commit.step || index->epoch != commit.epoch || index->save_id != commit.save_id)
+    return Error(ErrorCode::corrupt, "it belongs to another save than the commit record").with_path(path);
+  return index;
+}
+
+}  // namespace
+
+Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const io::Directory& directory) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+  std::optional<manifest::Commit> newest;
+  for (const io::Entry& entry : entries) {
+    if (!epoch_of_commit(entry.name)) continue;
+    IC_TRY(std::optional<manifest::Commit> commit, read_record(calls, directory, entry.name));
+    if (commit && (!newest || commit->epoch > newest->epoch)) newest = std::move(commit);
+  }
+  return newest;
+}
+
+Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
+                                                  const manifest::Commit& commit) {
+  std::vector<manifest::Index> indexes;
+  for (const manifest::IndexReference& reference : commit.indexes) {
+    IC_TRY(manifest::Index index, read_index(calls, directory, commit, reference));
+    for (const manifest::Segment& segment : index.segments) IC_CHECK(check_segment(calls, directory, segment));
+    indexes.push_back(std::move(index));
+  }
+  return indexes;
+}
+
+Result<std::vector<std::uint64_t>> list_steps(io::FileCalls& calls, const io::Directory& root) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(root));
+  std::vector<std::uint64_t> steps;
+  for (const io::Entry& entry : entries) {
+    const auto step = parse_step_name(entry.name);
+    if (step && entry.is_directory) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root) {
+  IC_TRY(const std::vector<std::uint64_t> all, list_steps(calls, root));
+  std::vector<std::uint64_t> steps;
+  for (const std::uint64_t step : all) {
+    const auto directory = calls.open_directory_in(root, step_name(step));
+    if (!directory.ok()) continue;  // gone meanwhile
+    const auto commit = read_commit(calls, *directory);
+    if (!commit.ok()) log_warning("this checkpoint does not count as one: " + commit.error().to_string());
+    if (commit.ok() && commit->has_value()) steps.push_back(step);
+  }
+  return steps;
+}
+
+bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t step) {
+  const auto directory = calls.open_directory_in(root, step_name(step));
+  if (!directory.ok()) return false;
+  const auto commit = read_commit(calls, *directory);
+  if (commit.ok() && !commit->has_value()) return false;
+  const Status whole = commit.ok() ? [&]() -> Status {
+    IC_CHECK(read_indexes(calls, *directory, **commit));
+    return {};
+  }()
+      : commit.error();
+  if (!whole.ok()) log_warning("this checkpoint does not count as one: " + whole.error().to_string());
+  return whole.ok();
+}
+
+Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root) {
+  IC_TRY(const std::vector<std::uint64_t> steps, list_steps(calls, root));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (is_whole(calls, root, *step)) return std::optional<std::uint64_t>(*step);
+  }
+  return std::optional<std::uint64_t>();
+}
+
+std::string random_id() {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  unsigned char bytes[8];
+  IC_ASSERT(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes);  // as the manual promises for 256 bytes at most
+  std::string id;
+  for (const unsigned char byte : bytes) id += {kDigits[byte >> 4], kDigits[byte & 15]};
+  return id;
+}
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a step: what in it is committed, how a save begins in it, how it becomes a checkpoint, how it goes.
+//
+// A directory holds one commit record, COMMIT; while a replacement takes over also COMMIT.N. The one with the highest
+// epoch counts. Names that a save makes bear its epoch and are never made twice, so that nothing is ever overwritten.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/files.h"
+#include "manifest/commit.h"
+#include "manifest/index.h"
+
+namespace infercluster::checkpoint {
+
+// The commit that counts; nothing where there is none. Errors: what keeps a record from being read, damaged and newer
+// ones too: such a directory is neither used nor removed.
+Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const io::Directory& directory);
+
+// All indexes of a commit, with their checksums, and every segment there with its size. What read_commit() found is
+// then whole as far as can be told without reading the data.
+Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
+                                                  const manifest::Commit& commit);
+
+enum class Exists : std::uint8_t { error, replace };
+
+// A save that has begun.
+struct Begun {
+  io::Directory directory;
+  std::uint64_t step = 0;
+  std::uint64_t epoch = 0;
+  std::string save_id;
+};
+
+// By rank 0: makes the directory, or a new epoch in one that has a commit (`replace`), and puts down the mark. A
+// directory without a commit is what an interrupted save left behind: it is removed, with a warning. `id`: 16 fresh
+// hexadecimal digits. Errors: invalid_argument when the step is there and `exists` is error.
+Result<Begun> begin_save(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, Exists exists,
+                         const std::string& id);
+// By the others: opens the same directory once it is visible here (attribute caches), which may take until `waiting`
+// says false.
+Result<Begun> join_save(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, std::uint64_t epoch,
+                        const std::string& save_id, const std::function<bool()>& waiting);
+
+// By rank 0, once every writer has made its files durable. Success: the checkpoint is durable and counts. A link whose
+// answer was lost is settled by what is there. Errors name what to do where links are not supported.
+Status commit_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun, const manifest::Commit& commit);
+// Removes what belongs to other epochs, and gives the record its plain name. Whatever fails is done by the next one.
+Status finish_replacement(io::FileCalls& calls, const Begun& begun);
+// After a failure: removes what this save made, the directory too unless it holds another epoch's commit. Never what is
+// committed.
+Status discard_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun);
+
+// Renames the directory away, fsyncs the root, removes it. A writer that has it open can harm nothing any more.
+// `uncommitted_only`: puts it back when a commit shows up after all. Files that are not ours stay, with an error.
+enum class Remove : std::uint8_t { uncommitted_only, committed_too };
+Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, const std::string& id,
+                   Remove what);
+// Removes trash of exactly such a name.
+Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name);
+
+// Steps with a commit, ascending; those whose record cannot be used are left out, with a warning.
+Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root);
+// The highest step that is committed and whole by read_indexes(); nothing where there is none. What is passed over on
+// the way is a warning.
+Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root);
+// Whether a step is so.
+bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t step);
+
+// Steps of the root that have a directory, ascending.
+Result<std::vector<std::uint64_t>> list_steps(io::FileCalls& calls, const io::Directory& root);
+
+std::string random_id();  // 16 hexadecimal digits
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the directory of a step goes. See checkpoint/directory.h.
+#include <cerrno>
+
+#include "checkpoint/directory.h"
+#include "checkpoint/names.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+// Files of ours only: what else lies there is somebody's, and keeps the directory.
+Status empty(io::FileCalls& calls, const io::Directory& directory) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+  for (const io::Entry& entry : entries) {
+    if (entry.is_directory || !epoch_of_file(entry.name)) continue;
+    const Status removed = calls.remove(directory, entry.name);
+    if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, const std::string& id,
+                   Remove what) {
+  const std::string name = step_name(step);
+  const std::string trash = trash_name(step, id);
+  IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
+  IC_CHECK(calls.rename(root, name, trash));
+  IC_CHECK(calls.sync_directory(root));
+  if (what == Remove::uncommitted_only) {
+    // Its writer may have committed it until the rename; afterwards it finds out that it was renamed.
+    const auto commit = read_commit(calls, directory);
+    if (!commit.ok() || commit->has_value()) {
+      IC_CHECK(calls.rename(root, trash, name));
+      IC_CHECK(calls.sync_directory(root));
+      if (!commit.ok()) return commit.error();
+      return Error(ErrorCode::changed, "its save was committed just now").with_path(directory.path);
+    }
+  }
+  return remove_trash(calls, root, trash);
+}
+
+Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name) {
+  if (!is_trash_name(name)) return Error(ErrorCode::invalid_argument, "not a name of ours").with_path(name);
+  IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
+  IC_CHECK(empty(calls, directory));
+  const Status removed = calls.remove_directory(root, name);
+  if (removed.ok() || removed.error().system_errno() == ENOENT) return {};
+  if (removed.error().system_errno() != ENOTEMPTY && removed.error().system_errno() != EEXIST) return removed;
+  return Error::from_errno(removed.error().system_errno(), "it holds files that are not ours, and stays")
+      .with_path(directory.path)
+      .with_hint("Look at them, and remove the directory by hand");
+}
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/restore.h"
+
+#include "checkpoint/cover.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/names.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+constexpr std::size_t kNamedMax = 20;  // in one message
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
+  return text + "]";
+}
+
+// "a, b and 3 more".
+class NameList {
+ public:
+  void add(const std::string& name) {
+    if (++count_ > kNamedMax) return;
+    text_ += (text_.empty() ? "" : ", ") + name;
+  }
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] std::string text() const {
+    return count_ <= kNamedMax ? text_ : text_ + " and " + std::to_string(count_ - kNamedMax) + " more";
+  }
+
+ private:
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(io::FileCalls& calls, const std::string& root,
+                                                     std::uint64_t step) {
+  IC_TRY(const io::Directory parent, calls.open_directory(root));
+  IC_TRY(const io::Directory directory, calls.open_directory_in(parent, step_name(step)));
+  IC_TRY(auto commit, read_commit(calls, directory));
+  if (!commit) {
+    return Error(ErrorCode::not_found, "there is no commit record, so this is no checkpoint")
+        .with_path(directory.path)
+        .with_hint("Its save did not finish; use an earlier step");
+  }
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->path_ = directory.path;
+  checkpoint->commit_ = *std::move(commit);
+  IC_TRY(checkpoint->indexes_, read_indexes(calls, directory, checkpoint->commit_));
+  IC_CHECK(checkpoint->gather_tensors());
+  return checkpoint;
+}
+
+Status Checkpoint::gather_tensors() {
+  for (std::size_t i = 0; i < indexes_.size(); ++i) {
+    for (std::size_t k = 0; k < indexes_[i].chunks.size(); ++k) {
+      const manifest::Chunk& chunk = indexes_[i].chunks[k];
+      StoredTensor& tensor = tensors_[chunk.tensor];
+      if (tensor.parts.empty()) {
+        tensor.dtype = chunk.dtype;
+        tensor.shape = chunk.shape;
+      } else if (tensor.dtype != chunk.dtype || tensor.shape != chunk.shape) {
+        return Error(ErrorCode::corrupt, "two indexes give it different dtypes or shapes")
+            .with_path(path_)
+            .with_tensor(chunk.tensor);
+      }
+      tensor.parts.push_back({i, k});
+    }
+  }
+  for (const auto& [name, tensor] : tensors_) {
+    std::vector<const Box*> boxes;
+    for (const StoredTensor::Part& part : tensor.parts) {
+      const manifest::Chunk& chunk = indexes_[part.index].chunks[part.chunk];
+      if (chunk.bytes > 0) boxes.push_back(&chunk.box);
+    }
+    if (const auto flaw = find_flaw(tensor.shape, boxes))
+      return Error(ErrorCode::corrupt, *flaw).with_path(path_).with_tensor(name);
+  }
+  return {};
+}
+
+Status Checkpoint::check(std::span<const Target> targets) const {
+  NameList missing;
+  NameList different;
+  for (const Target& target : targets) {
+    const Piece& piece = target.piece;
+    IC_CHECK(check_piece(piece));
+    const auto found = tensors_.find(piece.tensor);
+    if (found == tensors_.end()) {
+      missing.add(piece.tensor);
+      continue;
+    }
+    const StoredTensor& stored = found->second;
+    if (stored.dtype != piece.dtype || stored.shape != piece.shape) {
+      different.add(piece.tensor + " (saved " + std::string(safetensors::name_of(stored.dtype)) + " " +
+                    shape_text(stored.shape) + ", wanted " + std::string(safetensors::name_of(piece.dtype)) + " " +
+                    shape_text(piece.shape) + ")");
+    }
+  }
+  if (!missing.empty())
+    return Error(ErrorCode::not_found, "the checkpoint has no tensor " + missing.text()).with_path(path_);
+  if (!different.empty()) {
+    return Error(ErrorCode::invalid_argument, "dtype or shape differ: " + different.text())
+        .with_path(path_)
+        .with_hint("Nothing is converted unasked: load into the saved dtype and shape");
+  }
+  return {};
+}
+
+}  // namespace infercluster::checkpoint

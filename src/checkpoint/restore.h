@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads checkpoints: any boxes of any tensors, whatever boxes they were saved in. Every byte that is used was checked
+// against the checksum that was taken before it was written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/plan.h"
+#include "io/backend.h"
+#include "io/files.h"
+#include "io/source.h"
+#include "manifest/commit.h"
+#include "manifest/index.h"
+
+namespace infercluster::checkpoint {
+
+struct StoredTensor {
+  safetensors::Dtype dtype = safetensors::Dtype::u8;
+  std::vector<std::uint64_t> shape;
+  struct Part {
+    std::size_t index = 0;  // of Checkpoint::indexes()
+    std::size_t chunk = 0;  // of its chunks
+  };
+  std::vector<Part> parts;
+};
+
+// Memory for a box of a tensor, row-major.
+struct Target {
+  Piece piece;
+  std::byte* data = nullptr;
+};
+
+struct RestoreOptions {
+  io::BackendOptions backend;
+  io::DirectPolicy direct = io::DirectPolicy::automatic;
+};
+
+struct RestoreReport {
+  std::uint64_t bytes_wanted = 0;  // of all targets
+  std::uint64_t bytes_read = 0;    // whole checksum blocks, each once
+  std::uint64_t segments = 0;      // that were opened
+  double seconds = 0;
+};
+
+// A committed checkpoint with its indexes. Immutable; thread-safe.
+class Checkpoint {
+ public:
+  // Errors: not_found (no such step, or without a commit), corrupt, unsupported (a newer format).
+  static Result<std::unique_ptr<Checkpoint>> open(io::FileCalls& calls, const std::string& root, std::uint64_t step);
+
+  [[nodiscard]] const manifest::Commit& commit() const { return commit_; }
+  [[nodiscard]] const std::vector<manifest::Index>& indexes() const { return indexes_; }  // by rank that saved
+  [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  // Reads what the targets need and no more, each byte once. All missing tensors, and all of another dtype or shape,
+  // are named in one error, before anything is read. On a later error what the targets hold is undefined.
+  Result<RestoreReport> restore(std::span<const Target> targets, const RestoreOptions& options) const;
+
+ private:
+  Checkpoint() = default;
+  Status gather_tensors();
+  Status check(std::span<const Target> targets) const;
+
+  std::string path_;
+  manifest::Commit commit_;
+  std::vector<manifest::Index> indexes_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+}  // namespace infercluster::checkpoint

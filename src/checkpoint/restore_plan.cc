@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/restore_plan.h"
+
+#include <algorithm>
+#include <map>
+
+namespace infercluster::checkpoint {
+namespace {
+
+using manifest::kBlockBytes;
+
+std::vector<Window> windows_of(const SegmentReads& reads, std::uint64_t window_bytes) {
+  std::vector<bool> needed(reads.segment->block_crcs.size());
+  for (const BoxCopy& copy : reads.copies) {
+    for (std::uint64_t row = 0; row < copy.rows(); ++row) {
+      const std::uint64_t begin = copy.file_offset(row);
+      const std::uint64_t last = (begin + copy.row_bytes() - 1) / kBlockBytes;
+      for (std::uint64_t block = begin / kBlockBytes; block <= last; ++block) needed[block] = true;
+    }
+  }
+  std::vector<Window> windows;
+  for (std::uint64_t block = 0; block < needed.size(); ++block) {
+    if (!needed[block]) continue;
+    const std::uint64_t begin = block * kBlockBytes;
+    const std::uint64_t end = begin + std::min(kBlockBytes, reads.segment->bytes - begin);
+    if (!windows.empty() && windows.back().end == begin && end - windows.back().begin <= window_bytes)
+      windows.back().end = end;
+    else
+      windows.push_back({begin, end});
+  }
+  return windows;
+}
+
+// Chunks that share bytes of a file: no writer of ours makes them, and copies are found by their order.
+bool chunks_overlap(const std::vector<BoxCopy>& sorted) {
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const bool same =
+        sorted[i].chunk_begin() == sorted[i - 1].chunk_begin() && sorted[i].chunk_end() == sorted[i - 1].chunk_end();
+    if (!same && sorted[i].chunk_begin() < sorted[i - 1].chunk_end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::span<const Target> targets,
+                                             std::uint64_t window_bytes) {
+  std::map<std::pair<std::size_t, std::uint64_t>, SegmentReads> by_segment;
+  for (const Target& target : targets) {
+    for (const StoredTensor::Part& part : checkpoint.tensors().at(target.piece.tensor).parts) {
+      const manifest::Index& index = checkpoint.indexes()[part.index];
+      const manifest::Chunk& chunk = index.chunks[part.chunk];
+      IC_TRY(auto copy, BoxCopy::between(chunk, target.piece.box, target.data));
+      if (!copy || copy->row_bytes() == 0) continue;
+      SegmentReads& reads = by_segment[{part.index, chunk.segment}];
+      reads.segment = &index.segments[chunk.segment];
+      reads.copies.push_back(*std::move(copy));
+    }
+  }
+  std::vector<SegmentReads> all;
+  for (auto& [key, reads] : by_segment) {
+    std::stable_sort(reads.copies.begin(), reads.copies.end(),
+                     [](const BoxCopy& a, const BoxCopy& b) { return a.chunk_begin() < b.chunk_begin(); });
+    if (chunks_overlap(reads.copies)) {
+      return Error(ErrorCode::corrupt, "chunks of " + reads.segment->name + " overlap in the file")
+          .with_path(checkpoint.path());
+    }
+    reads.windows = windows_of(reads, window_bytes);
+    all.push_back(std::move(reads));
+  }
+  return all;
+}
+
+}  // namespace infercluster::checkpoint

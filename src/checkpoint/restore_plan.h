@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a restore reads and where it goes. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/box_copy.h"
+#include "checkpoint/restore.h"
+
+namespace infercluster::checkpoint {
+
+// A run of checksum blocks of one segment, read in one request.
+struct Window {
+  std::uint64_t begin = 0;  // file offset, a multiple of manifest::kBlockBytes
+  std::uint64_t end = 0;    // a multiple of it too, or the file's end
+};
+
+struct SegmentReads {
+  const manifest::Segment* segment = nullptr;
+  std::vector<BoxCopy> copies;  // by chunk_begin()
+  std::vector<Window> windows;  // ascending, disjoint: the blocks that the copies touch, and no other
+};
+
+// Only segments that are needed. `targets` fit the checkpoint's tensors.
+Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::span<const Target> targets,
+                                             std::uint64_t window_bytes);
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// One save, as its owner sees it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace infercluster::checkpoint {
+
+enum class SaveStatus : std::uint8_t {
+  scheduled,  // the ranks agreed on it; nothing is saved
+  staged,     // copied: the caller may change its state; nothing is saved
+  durable,    // committed: this checkpoint outlives the machine's power
+  failed,     // there is no such checkpoint
+};
+std::string_view name_of(SaveStatus status);
+
+struct SaveReport {
+  std::uint64_t step = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t bytes = 0;        // that this rank writes
+  double stall_seconds = 0;       // that save() took
+  double arena_wait_seconds = 0;  // of it: until earlier saves had left an arena, and it was there
+  double agree_seconds = 0;       // of it: until all ranks had agreed
+  double copy_seconds = 0;        // of it
+  double write_seconds = 0;       // this rank's files, fsyncs included
+  double durable_seconds = 0;     // from the call until the commit
+  bool direct = false;            // the page cache was left out
+  bool plan_reused = false;
+};
+
+// Thread-safe.
+class Save {
+ public:
+  [[nodiscard]] SaveStatus status() const;
+  // Until it is durable or failed; the error then, each time it is asked for.
+  Status wait() const;
+  [[nodiscard]] SaveReport report() const;
+
+  // For the checkpointer alone.
+  void advance(SaveStatus status, const SaveReport& report);
+  void fail(Error error, const SaveReport& report);
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  SaveStatus status_ = SaveStatus::scheduled;  // guarded by mutex_
+  SaveReport report_;                          // guarded by mutex_
+  std::optional<Error> error_;                 // guarded by mutex_
+};
+
+}  // namespace infercluster::checkpoint

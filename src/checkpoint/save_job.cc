@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/save_job.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "checkpoint/names.h"
+#include "checksum/crc32c.h"
+#include "exchange/wire.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+constexpr auto kLookAgain = std::chrono::milliseconds(20);
+
+// What a rank tells the others when its files are durable.
+struct Root {
+  manifest::IndexReference index;
+  std::string plan_hash;
+};
+
+std::string encode(const Root& root) {
+  exchange::Writer out;
+  out.text(root.index.name);
+  out.number(root.index.bytes);
+  out.number(root.index.crc32c);
+  out.text(root.plan_hash);
+  return out.take();
+}
+
+Result<Root> decode_root(std::string_view bytes) {
+  exchange::Reader in(bytes);
+  Root root;
+  root.index.name = in.text();
+  root.index.bytes = in.number();
+  root.index.crc32c = static_cast<std::uint32_t>(in.number());
+  root.plan_hash = in.text();
+  if (!in.complete()) return Error(ErrorCode::corrupt, "what a rank said of its index is damaged");
+  return root;
+}
+
+class Runner {
+ public:
+  Runner(const Shared& shared, SaveJob& job)
+      : shared_(shared), job_(job), deadline_(exchange::deadline_in(shared.options.write_deadline)) {}
+
+  Status run() {
+    Status done = save();
+    job_.report.durable_seconds = seconds_between(job_.started, steady_clock().now());
+    const std::string step = "step " + std::to_string(job_.report.step);
+    if (!done.ok()) {
+      const Error cause = job_.ranks->abort(done.error(), written_, deadline_);
+      log_error(step + ": failed: " + cause.to_string());
+      clean_up();
+      job_.save->fail(cause, job_.report);
+      return cause;
+    }
+    log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
+    job_.snapshot = {};
+    job_.save->advance(SaveStatus::durable, job_.report);
+    if (shared_.rank == 0) tidy();
+    return {};
+  }
+
+ private:
+  Status save() {
+    IC_CHECK(join());
+    const Clock::TimePoint begin = steady_clock().now();
+    IC_TRY(const Root root, write_files());
+    job_.report.write_seconds = seconds_between(begin, steady_clock().now());
+    IC_TRY(const std::vector<std::string> roots, job_.ranks->gather("roots", encode(root), deadline_));
+    if (shared_.rank == 0) IC_CHECK(commit(roots));
+    const auto all = job_.ranks->gather("committed", "", deadline_);
+    if (all.ok()) return {};
+    // Somebody is gone, but the record may be there: then the checkpoint is.
+    const auto record = read_commit(*shared_.calls, job_.begun.directory);
+    if (record.ok() && *record && (*record)->save_id == job_.begun.save_id) return {};
+    return all.error();
+  }
+
+  Status join() {
+    if (shared_.rank == 0) return {};
+    Status stop;
+    const auto waiting = [&] {
+      stop = job_.ranks->check();
+      if (!stop.ok() || steady_clock().now() >= deadline_) return false;
+      std::this_thread::sleep_for(kLookAgain);
+      return true;
+    };
+    auto begun =
+        join_save(*shared_.calls, shared_.root, job_.begun.step, job_.begun.epoch, job_.begun.save_id, waiting);
+    IC_CHECK(stop);
+    if (!begun.ok()) return std::move(begun).error();
+    job_.begun = std::move(begun).value();
+    return {};
+  }
+
+  Result<Root> write_files() {
+    const WriterFile writer{static_cast<std::uint64_t>(shared_.rank), job_.begun.epoch};
+    manifest::Index index;
+    index.step = job_.begun.step;
+    index.epoch = job_.begun.epoch;
+    index.save_id = job_.begun.save_id;
+    index.node = writer.node;
+    index.metadata = job_.metadata;
+    if (!job_.layout.chunks.empty()) {
+      const std::string name = segment_name(writer, 0);
+      IC_TRY(WrittenSegment segment, write_segment(*shared_.calls, job_.begun.directory, name, job_.snapshot.memory(),
+                                                   job_.layout.bytes, shared_.write, written_));
+      job_.report.direct = segment.direct;
+      index.segments.push_back({name, job_.layout.bytes, std::move(segment.block_crcs)});
+      index.chunks = job_.layout.chunks;
+    }
+    IC_TRY(const std::string text, manifest::build_index(index));
+    const std::string name = index_name(writer);
+    IC_CHECK(write_small_file(*shared_.calls, job_.begun.directory, name, text));
+    IC_CHECK(shared_.calls->sync_directory(job_.begun.directory));
+    return Root{{name, text.size(), checksum::crc32c(std::as_bytes(std::span(text)))}, job_.plan_hash};
+  }
+
+  Status commit(const std::vector<std::string>& roots) {
+    manifest::Commit commit;
+    commit.step = job_.begun.step;
+    commit.epoch = job_.begun.epoch;
+    commit.save_id = job_.begun.save_id;
+    commit.world = roots.size();
+    commit.plan_hash = job_.plan_hash;
+    for (std::size_t rank = 0; rank < roots.size(); ++rank) {
+      IC_TRY(Root root, decode_root(roots[rank]));
+      if (root.plan_hash != job_.plan_hash)
+        return Error(ErrorCode::internal, "rank " + std::to_string(rank) + " saved by another plan than rank 0");
+      commit.indexes.push_back(std::move(root.index));
+    }
+    return commit_save(*shared_.calls, shared_.root, job_.begun, commit);
+  }
+
+  // After a failure. What cannot be removed now is swept by the next job.
+  void clean_up() {
+    job_.snapshot = {};
+    if (!job_.begun.directory.fd.valid()) return;
+    if (shared_.rank == 0) {
+      warn(discard_save(*shared_.calls, shared_.root, job_.begun));
+      return;
+    }
+    const WriterFile writer{static_cast<std::uint64_t>(shared_.rank), job_.begun.epoch};
+    const auto record = read_commit(*shared_.calls, job_.begun.directory);
+    if (!record.ok() || (*record && (*record)->epoch == job_.begun.epoch)) return;
+    for (const std::string& name : {segment_name(writer, 0), index_name(writer)}) {
+      const Status removed = shared_.calls->remove(job_.begun.directory, name);
+      if (!removed.ok() && removed.error().system_errno() != ENOENT) warn(removed);
+    }
+  }
+
+  void tidy() {
+    warn(finish_replacement(*shared_.calls, job_.begun));
+    warn(prune(*shared_.calls, shared_.root, job_.begun.step, shared_.options.retention));
+  }
+
+  static void warn(const Status& status) {
+    if (!status.ok()) log_warning("cannot tidy up: " + status.error().to_string());
+  }
+
+  const Shared& shared_;
+  SaveJob& job_;
+  const exchange::Deadline deadline_;
+  std::atomic<std::uint64_t> written_{0};
+};
+
+}  // namespace
+
+Status run_save(const Shared& shared, SaveJob& job) {
+  return Runner(shared, job).run();
+}
+
+std::string encode(const Opening& opening) {
+  exchange::Writer out;
+  out.number(opening.step);
+  out.number(opening.exists == Exists::replace ? 1 : 0);
+  out.number(opening.failed_number);
+  out.text(opening.failure);
+  out.number(opening.epoch);
+  out.text(opening.save_id);
+  out.number(opening.pieces_unchanged ? 1 : 0);
+  out.text(opening.pieces);
+  return out.take();
+}
+
+Result<Opening> decode_opening(std::string_view bytes) {
+  exchange::Reader in(bytes);
+  Opening opening;
+  opening.step = in.number();
+  opening.exists = in.number() == 1 ? Exists::replace : Exists::error;
+  opening.failed_number = in.number();
+  opening.failure = in.text();
+  opening.epoch = in.number();
+  opening.save_id = in.text();
+  opening.pieces_unchanged = in.number() == 1;
+  opening.pieces = in.text();
+  if (!in.complete()) return Error(ErrorCode::corrupt, "what a rank said at the beginning of a save is damaged");
+  return opening;
+}
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/segment_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/thread.h"
+#include "base/units.h"
+#include "checksum/crc32c.h"
+#include "manifest/index.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+using manifest::kBlockBytes;
+
+constexpr std::uint64_t kDirectAlignment = 4096;
+
+bool refuses_direct(const Error& error) {
+  return error.system_errno() == EINVAL || error.system_errno() == EOPNOTSUPP;
+}
+
+// One segment on its way; its threads share it.
+class SegmentWrite {
+ public:
+  SegmentWrite(io::FileCalls& calls, const io::OutputFile& file, std::span<std::byte> image, std::uint64_t bytes,
+               const WriteOptions& options, std::atomic<std::uint64_t>& written)
+      : calls_(calls), file_(file), image_(image), bytes_(bytes), options_(options), written_(written) {
+    crcs_.resize((bytes + kBlockBytes - 1) / kBlockBytes);
+  }
+
+  Result<WrittenSegment> run() {
+    const Status direct = calls_.set_direct(file_, io::DirectIo::on);
+    if (!direct.ok() && !refuses_direct(direct.error())) return direct.error();
+    direct_ = direct.ok();
+    const std::uint64_t requests = (bytes_ + options_.request_bytes - 1) / options_.request_bytes;
+    const std::uint64_t threads = std::min<std::uint64_t>(options_.threads, requests);
+    std::vector<std::thread> helpers;
+    for (std::uint64_t i = 1; i < threads; ++i) helpers.push_back(start_thread("ic-write", [this] { work(); }));
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    if (error_) return *std::move(error_);
+    return WrittenSegment{std::move(crcs_), direct_};
+  }
+
+ private:
+  void work() {
+    while (true) {
+      const std::uint64_t begin = next_.fetch_add(options_.request_bytes);
+      if (begin >= bytes_ || failed_) return;
+      const Status done = write(begin, std::min(options_.request_bytes, bytes_ - begin));
+      if (done.ok()) continue;
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = done.error();
+      failed_ = true;
+    }
+  }
+
+  Status write(std::uint64_t begin, std::uint64_t length) {
+    wait_for_turn(length);
+    for (std::uint64_t at = begin; at < begin + length; at += kBlockBytes) {
+      crcs_[at / kBlockBytes] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + length - at)));
+    }
+    // The tail is written whole; set_size cuts it.
+    const std::uint64_t padded = align_up(length, kDirectAlignment);
+    IC_CHECK(write_range(begin, padded));
+    written_ += length;
+    return {};
+  }
+
+  Status write_range(std::uint64_t begin, std::uint64_t length) {
+    while (length > 0) {
+      const auto count = calls_.write(file_, image_.subspan(begin, length), begin);
+      if (!count.ok()) {
+        if (!direct_ || !refuses_direct(count.error())) return count.error();
+        IC_CHECK(give_up_direct());
+        continue;
+      }
+      if (*count % kDirectAlignment != 0 && *count < length) IC_CHECK(give_up_direct());
+      begin += *count;
+      length -= *count;
+    }
+    return {};
+  }
+
+  Status give_up_direct() {
+    const std::lock_guard lock(mutex_);
+    if (!direct_) return {};
+    IC_CHECK(calls_.set_direct(file_, io::DirectIo::off));
+    direct_ = false;
+    return {};
+  }
+
+  void wait_for_turn(std::uint64_t length) {
+    if (options_.governor == nullptr) return;
+    while (!failed_) {
+      const auto wait = options_.governor->admit(options_.device, io::Priority::drain, length);
+      if (wait == Clock::Duration::zero()) return;
+      std::this_thread::sleep_for(wait);
+    }
+  }
+
+  io::FileCalls& calls_;
+  const io::OutputFile& file_;
+  const std::span<std::byte> image_;
+  const std::uint64_t bytes_;
+  const WriteOptions& options_;
+  std::atomic<std::uint64_t>& written_;
+  std::vector<std::uint32_t> crcs_;  // each entry belongs to the thread that writes its request
+  std::atomic<std::uint64_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> direct_{false};
+  std::mutex mutex_;
+  std::optional<Error> error_;  // the first; guarded by mutex_
+};
+
+}  // namespace
+
+Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                                     std::span<std::byte> image, std::uint64_t bytes, const WriteOptions& options,
+                                     std::atomic<std::uint64_t>& written) {
+  IC_ASSERT(options.request_bytes % kBlockBytes == 0 && options.request_bytes > 0);
+  const std::uint64_t padded = align_up(bytes, kDirectAlignment);
+  IC_ASSERT(image.size() >= padded);
+  std::memset(image.data() + bytes, 0, padded - bytes);
+  IC_TRY(io::OutputFile file, calls.create(directory, name));
+  IC_CHECK(calls.reserve(file, padded));
+  IC_TRY(WrittenSegment segment, SegmentWrite(calls, file, image, bytes, options, written).run());
+  if (padded != bytes) IC_CHECK(calls.set_size(file, bytes));
+  IC_CHECK(calls.sync(file));
+  IC_CHECK(calls.close(std::move(file)));
+  return segment;
+}
+
+Status write_small_file(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                        const std::string& text) {
+  IC_TRY(io::OutputFile file, calls.create(directory, name));
+  IC_CHECK(io::write_fully(calls, file, std::as_bytes(std::span(text)), 0));
+  IC_CHECK(calls.sync(file));
+  return calls.close(std::move(file));
+}
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings a segment's image and its index to storage, durably.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/files.h"
+#include "io/governor.h"
+
+namespace infercluster::checkpoint {
+
+struct WriteOptions {
+  std::uint64_t request_bytes = std::uint64_t{8} << 20;  // 8 to 16 MiB; a multiple of 64 KiB
+  unsigned threads = 2;                                  // requests at once
+  io::Governor* governor = nullptr;                      // asked at priority `drain` before each request
+  std::uint64_t device = 0;                              // for the governor
+};
+
+struct WrittenSegment {
+  std::vector<std::uint32_t> block_crcs;  // of each 64 KiB, taken from memory before it was written
+  bool direct = false;                    // whether the page cache was left out
+};
+
+// Creates `name`, writes `image.first(bytes)`, fsyncs and closes it. The image starts at a multiple of 4096 and may be
+// read up to the next one after `bytes`, whose padding it zeroes. `written` grows as it goes. On error the file is left
+// as it is, and never written again: the kernel may have dropped what could not be written.
+Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                                     std::span<std::byte> image, std::uint64_t bytes, const WriteOptions& options,
+                                     std::atomic<std::uint64_t>& written);
+
+// A small file, fsynced.
+Status write_small_file(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                        const std::string& text);
+
+}  // namespace infercluster::checkpoint

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/snapshot.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/thread.h"
+#include "base/units.h"
+#include "os/limits.h"
+
+namespace infercluster::checkpoint {
+namespace {
+
+constexpr std::uint64_t kCopyPieceBytes = 4 * kMiB;
+constexpr unsigned kThreadsMax = 16;  // a socket's memory is busy with fewer
+
+// Runs `body` with 0 to count - 1, on as many threads as there are processors for it.
+template <typename Body>
+void in_parallel(std::uint64_t count, const Body& body) {
+  std::atomic<std::uint64_t> next{0};
+  const auto work = [&] {
+    for (std::uint64_t i = next++; i < count; i = next++) body(i);
+  };
+  const auto helpers = std::min<std::uint64_t>(std::min(os::usable_processors(), kThreadsMax), count);
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 1; i < helpers; ++i) threads.push_back(start_thread("ic-copy", work));
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+Status populate(memory::Arena& arena) {
+  std::mutex mutex;
+  Status first;
+  in_parallel(arena.steps(), [&](std::uint64_t step) {
+    Status status = arena.populate_step(step);
+    if (status.ok()) return;
+    const std::lock_guard lock(mutex);
+    if (first.ok()) first = std::move(status);
+  });
+  return first;
+}
+
+}  // namespace
+
+SnapshotArenas::Lease::Lease(Lease&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)), generation_(other.generation_) {}
+
+SnapshotArenas::Lease& SnapshotArenas::Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    if (owner_ != nullptr) owner_->give_back(generation_);
+    owner_ = std::exchange(other.owner_, nullptr);
+    generation_ = other.generation_;
+  }
+  return *this;
+}
+
+SnapshotArenas::Lease::~Lease() {
+  if (owner_ != nullptr) owner_->give_back(generation_);
+}
+
+std::span<std::byte> SnapshotArenas::Lease::memory() const {
+  const auto& arena = owner_->generations_[generation_].arena;
+  return {arena->data(), arena->bytes()};
+}
+
+Result<SnapshotArenas::Lease> SnapshotArenas::acquire(std::uint64_t bytes) {
+  Lease lease;
+  {
+    std::unique_lock lock(mutex_);
+    const auto idle = [this] {
+      return std::find_if(generations_.begin(), generations_.end(), [](const auto& g) { return !g.leased; });
+    };
+    free_.wait(lock, [&] { return idle() != generations_.end(); });
+    const auto found = idle();
+    found->leased = true;
+    lease.owner_ = this;
+    lease.generation_ = static_cast<unsigned>(found - generations_.begin());
+  }
+  IC_CHECK(fit(lease.generation_, bytes));
+  return lease;
+}
+
+Status SnapshotArenas::fit(unsigned generation, std::uint64_t bytes) {
+  std::shared_ptr<memory::Arena>& arena = generations_[generation].arena;
+  if (arena != nullptr && arena->bytes() >= bytes) return {};
+  if (bytes_max_ != 0 && bytes > bytes_max_ / kGenerations) {
+    return Error(ErrorCode::too_large, "the snapshot needs two arenas of " + format_bytes(bytes) +
+                                           ", and they may have " + format_bytes(bytes_max_) + " together")
+        .with_hint("Allow at least " + std::to_string(bytes * kGenerations) + " bytes for the snapshot arenas");
+  }
+  arena.reset();  // before the new one is there
+  const std::uint64_t free = os::memory_limits().free();
+  if (bytes > free) {
+    return Error(ErrorCode::out_of_memory, "the snapshot needs an arena of " + format_bytes(bytes) + ", and " +
+                                               format_bytes(free) + " of memory are free");
+  }
+  IC_TRY(arena, memory::Arena::allocate(std::max<std::uint64_t>(bytes, memory::kArenaAlignment)));
+  return populate(*arena);
+}
+
+void SnapshotArenas::give_back(unsigned generation) {
+  {
+    const std::lock_guard lock(mutex_);
+    generations_[generation].leased = false;
+  }
+  free_.notify_all();
+}
+
+void copy_all(std::span<const CopyItem> items) {
+  std::vector<CopyItem> pieces;
+  for (CopyItem item : items) {
+    while (item.bytes > 0) {
+      const std::uint64_t bytes = std::min(item.bytes, kCopyPieceBytes);
+      pieces.push_back({item.from, item.to, bytes});
+      item = {item.from + bytes, item.to + bytes, item.bytes - bytes};
+    }
+  }
+  in_parallel(pieces.size(),
+              [&pieces](std::uint64_t i) { std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes); });
+}
+
+}  // namespace infercluster::checkpoint

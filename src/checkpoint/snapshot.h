@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where state is copied to while its owner waits: memory that is kept from save to save.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "memory/arena.h"
+
+namespace infercluster::checkpoint {
+
+inline constexpr unsigned kGenerations = 2;
+
+// Images of segments that wait to be written. Two at most, so that a save may be taken while the one before it is being
+// written; the third waits. Thread-safe.
+class SnapshotArenas {
+ public:
+  // `bytes_max`: of both together; 0: no limit but the memory there is.
+  explicit SnapshotArenas(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  SnapshotArenas(const SnapshotArenas&) = delete;
+  SnapshotArenas& operator=(const SnapshotArenas&) = delete;
+
+  // A generation until the lease is dropped. Must not outlive the arenas.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept;
+    Lease& operator=(Lease&& other) noexcept;
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    ~Lease();
+    // At least the bytes asked for, populated; starts at a multiple of memory::kArenaAlignment.
+    [[nodiscard]] std::span<std::byte> memory() const;
+
+   private:
+    friend class SnapshotArenas;
+    SnapshotArenas* owner_ = nullptr;
+    unsigned generation_ = 0;
+  };
+  // Waits while both are leased. Errors: too_large over the limit, with the figure; out_of_memory.
+  Result<Lease> acquire(std::uint64_t bytes);
+
+ private:
+  struct Generation {
+    std::shared_ptr<memory::Arena> arena;
+    bool leased = false;
+  };
+  Status fit(unsigned generation, std::uint64_t bytes);
+  void give_back(unsigned generation);
+
+  const std::uint64_t bytes_max_;
+  std::mutex mutex_;
+  std::condition_variable free_;
+  std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; an arena belongs to its lease
+};
+
+struct CopyItem {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::uint64_t bytes = 0;
+};
+// By several threads when that pays; returns when all is copied.
+void copy_all(std::span<const CopyItem> items);
+
+}  // namespace infercluster::checkpoint

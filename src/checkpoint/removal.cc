@@ -8,11 +8,29 @@
 namespace infercluster::checkpoint {
 namespace {
 
-// Files of ours only: what else lies there is somebody's, and keeps the directory.
+// What a save makes, and the file that DCP users' tools look for.
+bool is_ours(const io::Entry& entry) {
+  return !entry.is_directory && (epoch_of_file(entry.name) || entry.name == ".metadata");
+}
+
+Error holds_others(const io::Directory& directory, const std::string& name) {
+  return Error(ErrorCode::invalid_argument, "it holds files that are not ours (" + name + "), and stays")
+      .with_path(directory.path)
+      .with_hint("Move them elsewhere, or remove the directory by hand");
+}
+
+Status check_all_ours(io::FileCalls& calls, const io::Directory& directory) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+  for (const io::Entry& entry : entries) {
+    if (!is_ours(entry)) return holds_others(directory, entry.name);
+  }
+  return {};
+}
+
 Status empty(io::FileCalls& calls, const io::Directory& directory) {
   IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
   for (const io::Entry& entry : entries) {
-    if (entry.is_directory || !epoch_of_file(entry.name)) continue;
+    if (!is_ours(entry)) return holds_others(directory, entry.name);
     const Status removed = calls.remove(directory, entry.name);
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   }
@@ -26,6 +44,7 @@ Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_
   const std::string name = step_name(step);
   const std::string trash = trash_name(step, id);
   IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
+  IC_CHECK(check_all_ours(calls, directory));
   IC_CHECK(calls.rename(root, name, trash));
   IC_CHECK(calls.sync_directory(root));
   if (what == Remove::uncommitted_only) {
@@ -46,11 +65,8 @@ Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::
   IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
   IC_CHECK(empty(calls, directory));
   const Status removed = calls.remove_directory(root, name);
-  if (removed.ok() || removed.error().system_errno() == ENOENT) return {};
-  if (removed.error().system_errno() != ENOTEMPTY && removed.error().system_errno() != EEXIST) return removed;
-  return Error::from_errno(removed.error().system_errno(), "it holds files that are not ours, and stays")
-      .with_path(directory.path)
-      .with_hint("Look at them, and remove the directory by hand");
+  if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
+  return {};
 }
 
 }  // namespace infercluster::checkpoint

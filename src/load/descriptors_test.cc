@@ -62,6 +62,21 @@ TEST_P(DescriptorsTest, DirectReadsOfManyFilesHoldFewMore) {
   EXPECT_LE(most, before + kShards + kDirectMost + kEngineOwn);
 }
 
+TEST_P(DescriptorsTest, AJobThatIsKeptForItsPageCacheHoldsNone) {
+  io::Governor governor(steady_clock(), {.foreground = 0, .fill = 1, .drain = 0});
+  PageCacheFiller filler(&governor);
+  environment_.filler = &filler;
+  options_.page_cache = PageCache::keep;
+  const std::size_t before = open_descriptors();
+  auto job = Job::start(repository_.open(), options_, environment_);
+  if (!job.ok() && job.error().code() == ErrorCode::unsupported) GTEST_SKIP() << job.error().to_string();
+  repository_.expect_equal((*job)->finish().value());
+  EXPECT_FALSE((*job)->wait_for_page_cache(std::chrono::nanoseconds(0)));
+  EXPECT_LE(open_descriptors(), before + kEngineOwn);
+  (*job)->cancel();
+  EXPECT_EQ((*job)->progress().bytes_done, (*job)->progress().bytes_total);
+}
+
 TEST_P(DescriptorsTest, TooFewForDirectReadsThatWereDemandedAreOneErrorWithTheLimit) {
   std::optional<FewDescriptors> few;
   environment_.open_backend = [&few](const io::BackendOptions& options) -> Result<io::ChosenBackend> {

@@ -16,12 +16,13 @@ struct Job::Impl {
   Execution execution;
   PageCache page_cache = PageCache::automatic;
   std::vector<memory::Block> blocks;  // one per unit; null: it needs none
-  std::unique_ptr<Runner> runner;
+  std::unique_ptr<Runner> runner;     // set and taken away under mutex; null: the load has ended
   std::thread thread;
 
   std::mutex mutex;
   std::condition_variable changed;
   bool ended = false;                    // guarded by mutex
+  std::uint64_t bytes_done = 0;          // guarded by mutex; once there is no runner
   std::optional<Result<Loaded>> result;  // guarded by mutex; taken by finish()
   std::optional<PageCacheFiller::Ticket> ticket;
 
@@ -48,10 +49,25 @@ struct Job::Impl {
       else
         tell(execution.report(*runner), &outcome.error());
     }
+    // A job may be kept for its page cache to be filled: it holds no file, ring or thread by then.
+    execution.prepared.readers.clear();
+    execution.prepared.repository.reset();
+    const std::unique_ptr<Runner> spent = take_runner();
     const std::lock_guard lock(mutex);
     result = std::move(outcome);
     ended = true;
     changed.notify_all();
+  }
+
+  std::unique_ptr<Runner> take_runner() {
+    const std::lock_guard lock(mutex);
+    bytes_done = runner->bytes_done();
+    return std::move(runner);
+  }
+
+  void cancel() {
+    const std::lock_guard lock(mutex);
+    if (runner) runner->cancel();
   }
 
   Result<Loaded> load() {
@@ -134,7 +150,7 @@ Result<std::unique_ptr<Job>> Job::start(std::shared_ptr<const Repository> reposi
 }
 
 Job::~Job() {
-  impl_->runner->cancel();
+  impl_->cancel();
   impl_->thread.join();
 }
 
@@ -144,11 +160,13 @@ bool Job::wait_for(std::chrono::nanoseconds timeout) {
 }
 
 void Job::cancel() {
-  impl_->runner->cancel();
+  impl_->cancel();
 }
 
 Progress Job::progress() const {
-  return {impl_->runner->bytes_done(), impl_->execution.prepared.plan.read_bytes};
+  const std::lock_guard lock(impl_->mutex);
+  const std::uint64_t done = impl_->runner ? impl_->runner->bytes_done() : impl_->bytes_done;
+  return {done, impl_->execution.prepared.plan.read_bytes};
 }
 
 Result<Loaded> Job::finish() {

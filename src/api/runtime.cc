@@ -13,6 +13,7 @@ Runtime::Runtime()
       filler_(&governor_, [this](std::uint64_t bytes) { metrics_.page_cache_filled(bytes); }) {
   environment_.governor = &governor_;
   environment_.filler = &filler_;
+  environment_.gds = &gds_;
   environment_.ended = [this](const load::Report& report, const Error* error) { metrics_.ended(report, error); };
 }
 

@@ -27,6 +27,7 @@ class Runtime {
   LoadMetrics metrics_;
   io::Governor governor_;
   load::PageCacheFiller filler_;
+  load::GdsBook gds_;
   load::Environment environment_;
 };
 

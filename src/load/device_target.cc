@@ -25,6 +25,7 @@ class DeviceTarget final : public Target {
 
   [[nodiscard]] memory::Kind kind() const override { return memory::Kind::cuda; }
   [[nodiscard]] int device() const override { return device_->ordinal(); }
+  [[nodiscard]] std::shared_ptr<gpu::Device> gpu() const override { return device_; }
 
   Result<memory::Block> allocate(std::uint64_t bytes) override {
     if (options_.allocate) return allocate_of_caller(bytes);

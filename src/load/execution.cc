@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "load/gds_choice.h"
 #include "os/limits.h"
 
 namespace infercluster::load {
@@ -25,21 +26,25 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
   execution.backend_reason = std::move(chosen.reason);
   execution.engine = std::make_unique<io::Engine>(std::move(chosen.backend), *environment.clock, io::Engine::Options{});
   IC_TRY(execution.prepared, prepare(std::move(repository), options, execution.backend, purpose, *execution.target));
+  if (execution.target->gpu() != nullptr) {
+    const GdsSituation situation{options, environment, *execution.target};
+    IC_TRY(execution.gds, choose_gds(situation, execution.prepared));
+  }
   return execution;
 }
 
 Result<std::unique_ptr<Runner>> Execution::make_runner(RunnerHooks hooks) {
-  std::optional<memory::Ring> ring;
+  Machinery machinery{std::move(engine), std::nullopt, std::nullopt, target, nullptr};
   if (prepared.slots > 0) {
-    IC_TRY(ring, target->make_ring(prepared.slot_bytes, prepared.slots));
+    IC_TRY(machinery.ring, target->make_ring(prepared.slot_bytes, prepared.slots));
   }
+  if (gds != nullptr) machinery.gds_ring = gds->take_ring();
+  IC_TRY(machinery.copier, target->make_copier());
   const unsigned processors = std::max(1U, os::usable_processors());
   RunnerOptions options;
   options.prefault_threads = std::clamp(processors, 1U, kPrefaultThreadsMax);
-  IC_TRY(std::unique_ptr<memory::Copier> copier, target->make_copier());
-  return std::make_unique<Runner>(prepared.tables(), prepared.plan, prepared.readers, std::move(engine),
-                                  std::move(ring), target, std::move(copier), *environment.clock, environment.governor,
-                                  options, std::move(hooks));
+  return std::make_unique<Runner>(prepared.tables(), prepared.plan, prepared.readers, std::move(machinery),
+                                  *environment.clock, environment.governor, options, std::move(hooks));
 }
 
 Report Execution::report(const Runner& runner) const {
@@ -57,6 +62,7 @@ Report Execution::report(const Runner& runner) const {
   report.device_copies = runner.device_copies().copies;
   report.device_copy_bytes = runner.device_copies().bytes;
   const io::EngineStatistics& statistics = runner.engine_statistics();
+  report.gds_bytes = gds == nullptr ? 0 : gds->direct_bytes();
   report.bytes_read = statistics.bytes_read;
   report.requests = statistics.requests;
   report.retries = statistics.retries;

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "io/engine.h"
+#include "load/gds.h"
 #include "load/job.h"
 #include "load/prepare.h"
 #include "load/runner.h"
@@ -21,6 +22,7 @@ struct Execution {
   std::string backend_reason;
   std::shared_ptr<Target> target;
   std::unique_ptr<io::Engine> engine;  // until make_runner()
+  std::unique_ptr<GdsReader> gds;      // before `prepared`, whose readers read by it
   Prepared prepared;
 
   static Result<Execution> open(std::shared_ptr<const Repository> repository, const Options& options,

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "io/backend.h"
 #include "io/governor.h"
+#include "load/gds_book.h"
 #include "load/options.h"
 #include "load/page_cache_filler.h"
 #include "load/report.h"
@@ -49,6 +50,7 @@ struct Environment {
   const Clock* clock = &steady_clock();
   io::Governor* governor = nullptr;   // null: nothing is limited
   PageCacheFiller* filler = nullptr;  // null: the page cache is left as it is
+  GdsBook* gds = nullptr;             // null: GPUDirect Storage is not used
   // Called once for each job or stream that ran, on its thread, before its end is told: what it did, and the error it
   // ended with (null: none). Null: nobody asks.
   std::function<void(const Report& report, const Error* error)> ended;

@@ -261,6 +261,13 @@ std::vector<FileReport> file_reports(const Prepared& prepared) {
     if (reader.source != nullptr) {
       report.mode = io::name_of(reader.source->mode());
       report.reason = reader.source->reason();
+      if (reader.gds != nullptr) {
+        report.mode = "gds";
+        const std::string refusal = reader.gds->refusal();
+        report.reason = reader.gds_reason + (refusal.empty() ? "" : "; the rest through host memory: " + refusal);
+      } else if (!reader.gds_reason.empty() && reader.gds_reason != report.reason) {
+        report.reason += "; " + reader.gds_reason;
+      }
       report.verification = reader.verification;
     }
     reports.push_back(std::move(report));

@@ -11,7 +11,7 @@ namespace infercluster::load {
 struct FileReport {
   std::string path;
   std::uint64_t bytes = 0;   // bytes of it that were wanted
-  std::string mode;          // "direct", "buffered", "resident"; "none" when nothing of it was read
+  std::string mode;          // "direct", "buffered", "resident", "gds"; "none" when nothing of it was read
   std::string reason;        // why this mode
   std::string verification;  // "seal", "sha256", or "unverified: WHY"
 };
@@ -35,7 +35,7 @@ struct Report {
   std::vector<FileReport> files;
   Waited waited;
   std::uint64_t moved_bytes = 0;    // copied by the host after they had landed
-  std::uint64_t device_copies = 0;  // from the host's ring to a device; adjacent tensors go as one
+  std::uint64_t device_copies = 0;  // from a ring to where tensors live on a device; adjacent ones go as one
   std::uint64_t device_copy_bytes = 0;
   std::uint64_t gds_bytes = 0;   // of bytes_read: by GPUDirect Storage, without passing through host memory
   std::uint64_t bytes_read = 0;  // from storage or page cache

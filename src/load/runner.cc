@@ -19,17 +19,16 @@ constexpr std::size_t kFlightsMax = 256;
 
 }  // namespace
 
-Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers,
-               std::unique_ptr<io::Engine> engine, std::optional<memory::Ring> ring, std::shared_ptr<Target> target,
-               std::unique_ptr<memory::Copier> copier, const Clock& clock, io::Governor* governor,
-               const RunnerOptions& options, RunnerHooks hooks)
+Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers, Machinery machinery,
+               const Clock& clock, io::Governor* governor, const RunnerOptions& options, RunnerHooks hooks)
     : tables_(tables),
       plan_(plan),
       readers_(readers),
-      engine_(std::move(engine)),
-      ring_(std::move(ring)),
-      target_(std::move(target)),
-      copier_(std::move(copier)),
+      engine_(std::move(machinery.engine)),
+      ring_(std::move(machinery.ring)),
+      gds_ring_(std::move(machinery.gds_ring)),
+      target_(std::move(machinery.target)),
+      copier_(std::move(machinery.copier)),
       clock_(clock),
       governor_(governor),
       options_(options),
@@ -143,6 +142,7 @@ Result<bool> Runner::issue_one() {
   UnitState& state = units_[next_unit_];
   ShardReader& reader = readers_[unit.shard];
   const bool resident = reader.source->mode() == io::FileMode::resident;
+  std::optional<memory::Ring>& ring = reader.gds ? gds_ring_ : ring_;  // there, where transfers are staged
   const auto blocked_on = [this](Blocked what) {
     blocked_ = what;
     return false;
@@ -154,7 +154,7 @@ Result<bool> Runner::issue_one() {
     }
     if (!resident && !state.block.arena->is_populated(planned.arena_offset, planned.length))
       return blocked_on(Blocked::memory);
-  } else if (ring_->available() == 0) {
+  } else if (ring->available() == 0) {
     return blocked_on(Blocked::storage);
   }
   if (governor_ != nullptr) {
@@ -163,8 +163,11 @@ Result<bool> Runner::issue_one() {
   }
   const std::uint32_t index = free_flights_.back();
   InFlight& flight = flights_[index];
-  flight = {next_unit_, next_transfer_, std::nullopt, 0, false, false};
-  if (!planned.landed) flight.slot = ring_->take();
+  flight = {next_unit_, next_transfer_, nullptr, std::nullopt, 0, false, false};
+  if (!planned.landed) {
+    flight.ring = &*ring;
+    flight.slot = ring->take();
+  }
   io::Transfer transfer;
   transfer.token = index;
   transfer.sources = &reader.sources;
@@ -173,7 +176,7 @@ Result<bool> Runner::issue_one() {
   transfer.end_of_data = planned.end_of_data;
   transfer.memory = memory_of(flight).host();
   if (!engine_->submit(transfer)) {
-    if (flight.slot) ring_->give_back(*flight.slot);
+    if (flight.slot) ring->give_back(*flight.slot);
     return blocked_on(Blocked::storage);
   }
   free_flights_.pop_back();
@@ -216,7 +219,7 @@ Status Runner::handle(const io::Event& event) {
 }
 
 memory::Span Runner::memory_of(const InFlight& flight) const {
-  if (flight.slot) return ring_->span(*flight.slot);
+  if (flight.slot) return flight.ring->span(*flight.slot);
   const PlannedTransfer& planned = plan_.units[flight.unit].transfers[flight.transfer];
   return units_[flight.unit].block.span.part(planned.arena_offset, planned.length);
 }
@@ -278,7 +281,7 @@ Status Runner::release_copied() {
         copying_[kept++] = index;
         continue;
       }
-      ring_->give_back(*flight.slot);
+      flight.ring->give_back(*flight.slot);
     }
     free_flights_.push_back(index);
     if (--units_[flight.unit].transfers_left == 0) IC_CHECK(complete(flight.unit));

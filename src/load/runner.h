@@ -31,6 +31,15 @@ struct RunnerOptions {
   unsigned prefault_threads = 1;
 };
 
+// What a runner works with.
+struct Machinery {
+  std::unique_ptr<io::Engine> engine;
+  std::optional<memory::Ring> ring;      // in host memory; for staged transfers
+  std::optional<memory::Ring> gds_ring;  // in device memory; for those by GPUDirect Storage
+  std::shared_ptr<Target> target;
+  std::unique_ptr<memory::Copier> copier;
+};
+
 // A unit's memory. A null block: the unit needs none.
 struct Acquired {
   memory::Block block;
@@ -47,8 +56,7 @@ struct RunnerHooks {
 // Thread rule: run() on one thread; cancel(), wake() and bytes_done() on any.
 class Runner {
  public:
-  Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers, std::unique_ptr<io::Engine> engine,
-         std::optional<memory::Ring> ring, std::shared_ptr<Target> target, std::unique_ptr<memory::Copier> copier,
+  Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> readers, Machinery machinery,
          const Clock& clock, io::Governor* governor, const RunnerOptions& options, RunnerHooks hooks);
   ~Runner();
 
@@ -72,6 +80,7 @@ class Runner {
   struct InFlight {
     std::size_t unit = 0;
     std::size_t transfer = 0;
+    memory::Ring* ring = nullptr;  // of `slot`
     std::optional<unsigned> slot;
     memory::Copier::Fence fence = 0;
     bool delivered = false;
@@ -103,6 +112,7 @@ class Runner {
   const std::span<ShardReader> readers_;
   const std::unique_ptr<io::Engine> engine_;
   std::optional<memory::Ring> ring_;
+  std::optional<memory::Ring> gds_ring_;
   const std::shared_ptr<Target> target_;
   const std::unique_ptr<memory::Copier> copier_;
   const Clock& clock_;

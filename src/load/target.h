@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/result.h"
+#include "gpu/device.h"
 #include "load/options.h"
 #include "memory/block.h"
 #include "memory/copier.h"
@@ -18,6 +19,8 @@ class Target {
   virtual ~Target() = default;
   [[nodiscard]] virtual memory::Kind kind() const = 0;
   [[nodiscard]] virtual int device() const = 0;  // ordinal; -1: the host
+
+  [[nodiscard]] virtual std::shared_ptr<gpu::Device> gpu() const { return nullptr; }
 
   // Memory for tensors: the caller's allocator's where one was given.
   virtual Result<memory::Block> allocate(std::uint64_t bytes) = 0;

@@ -27,8 +27,10 @@ class RestoreRun {
       : checkpoint_(checkpoint), segments_(std::move(segments)), options_(options) {}
 
   Status run() {
-    IC_TRY(memory_, memory::Arena::allocate(kWindows * kWindowBytes));
-    for (std::uint64_t step = 0; step < memory_->steps(); ++step) IC_CHECK(memory_->populate_step(step));
+    std::uint64_t windows = 0;
+    for (const SegmentReads& reads : segments_) windows += reads.windows.size();
+    slots_used_ = static_cast<unsigned>(std::min<std::uint64_t>(windows, kWindows));
+    IC_TRY(memory_, memory::Arena::allocate(slots_used_ * kWindowBytes));
     IC_TRY(io::ChosenBackend backend, io::open_backend(options_.backend));
     io::Engine engine(std::move(backend.backend), steady_clock(), io::Engine::Options{});
     open_.resize(segments_.size());
@@ -57,7 +59,7 @@ class RestoreRun {
   Status pump(io::Engine& engine) {
     std::array<io::Event, kWindows> events;
     while (true) {
-      for (unsigned slot = 0; slot < kWindows && segment_ < segments_.size(); ++slot) {
+      for (unsigned slot = 0; slot < slots_used_ && segment_ < segments_.size(); ++slot) {
         if (!slots_[slot].busy) IC_CHECK(submit(engine, slot));
       }
       if (engine.active() == 0) return {};
@@ -167,6 +169,7 @@ class RestoreRun {
   std::shared_ptr<memory::Arena> memory_;
   std::vector<Open> open_;
   std::array<Slot, kWindows> slots_;
+  unsigned slots_used_ = 0;
   std::size_t segment_ = 0;  // of the next window
   std::size_t window_ = 0;
   std::uint64_t bytes_read_ = 0;

@@ -9,6 +9,7 @@
 #include "load/seal.h"
 #include "os/mount.h"
 #include "os/page_cache.h"
+#include "pfs/layout.h"
 
 namespace infercluster::api {
 namespace {
@@ -37,6 +38,28 @@ Finding direct_finding(const Fd& fd) {
   }
   return {Level::note, "direct I/O", limits.reason, "Files here are read through the page cache.",
           "Use a local ext4 or XFS file system for full speed"};
+}
+
+// How files lie on a parallel file system; nothing on others.
+void add_layout_finding(const Fd& fd, std::vector<Finding>& findings) {
+  const auto layout = pfs::read_layout(fd);
+  if (!layout.ok()) {
+    findings.push_back({Level::note, "layout", layout.error().message(), "Files here are laid out as they come.", ""});
+    return;
+  }
+  if (layout->kind == pfs::Kind::gpfs) {
+    const Status library = pfs::system_calls().gpfs_library();
+    if (!library.ok()) {
+      findings.push_back({Level::note, "layout", pfs::describe(*layout) + "; " + library.error().message(),
+                          "Checkpoint files are written without space set aside for them.",
+                          "Install Storage Scale's libgpfs, or name it in INFERCLUSTER_LIBGPFS"});
+      return;
+    }
+  } else if (layout->kind != pfs::Kind::lustre && layout->kind != pfs::Kind::cephfs) {
+    return;
+  }
+  findings.push_back({Level::good, "layout", pfs::describe(*layout),
+                      "Checkpoint segments get a layout of their own where this file system lets us.", ""});
 }
 
 Finding residency_finding(const std::vector<load::RepositoryShard>& shards) {
@@ -94,7 +117,10 @@ void add_path_findings(const std::string& path, std::vector<Finding>& findings) 
     const Error& error = repository.error();
     findings.push_back({Level::warning, "path", (error.path().empty() ? "" : error.path() + ": ") + error.message(),
                         "It cannot be loaded.", error.hint()});
-    if (const Fd fd = open_any(path); fd.valid()) findings.push_back(mount_finding(fd));
+    if (const Fd fd = open_any(path); fd.valid()) {
+      findings.push_back(mount_finding(fd));
+      add_layout_finding(fd, findings);
+    }
     return;
   }
   const auto& shards = (*repository)->shards();
@@ -110,6 +136,7 @@ void add_path_findings(const std::string& path, std::vector<Finding>& findings) 
     if (!devices.insert(shard.identity.device).second) continue;
     findings.push_back(mount_finding(shard.fd));
     findings.push_back(direct_finding(shard.fd));
+    add_layout_finding(shard.fd, findings);
     if (const auto mount = os::mount_of(shard.fd); mount.ok()) add_gds_mount_finding(*mount, findings);
   }
   const auto options = options_from_environment();

@@ -290,6 +290,9 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::open(const std::string& root
   }
   shared.rank = shared.options.exchange->rank();
   shared.calls = options.calls != nullptr ? options.calls : &io::system_files();
+  shared.write.layouts = options.layouts;
+  if (options.layouts == nullptr && options.calls == nullptr) shared.write.layouts = &pfs::system_calls();
+  shared.write.files_at_once = static_cast<unsigned>(shared.options.exchange->world());
   IC_TRY(shared.root, shared.calls->open_directory(root));
   if (options.max_write_rate != 0) {
     IC_TRY(const os::FileIdentity identity, os::identity_of(shared.root.fd));

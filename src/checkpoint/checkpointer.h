@@ -16,6 +16,7 @@
 #include "checkpoint/save.h"
 #include "exchange/exchange.h"
 #include "io/files.h"
+#include "pfs/calls.h"
 
 namespace infercluster::checkpoint {
 
@@ -39,6 +40,7 @@ struct Options {
   std::chrono::nanoseconds write_deadline = std::chrono::hours(1);
   exchange::Exchange* exchange = nullptr;  // the ranks; null: this process alone. Outlives the checkpointer
   io::FileCalls* calls = nullptr;          // null: the operating system's
+  pfs::Calls* layouts = nullptr;           // null: the operating system's, where `calls` are; else files as they come
 };
 
 enum class Wait : std::uint8_t { until_staged, until_durable };

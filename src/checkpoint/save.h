@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -31,6 +32,7 @@ struct SaveReport {
   double write_seconds = 0;       // this rank's files, fsyncs included
   double durable_seconds = 0;     // from the call until the commit
   bool direct = false;            // the page cache was left out
+  std::string layout;             // how this rank's segment lies on a parallel file system; empty: on no such one
   bool plan_reused = false;
 };
 

@@ -112,6 +112,7 @@ class Runner {
       IC_TRY(WrittenSegment segment, write_segment(*shared_.calls, job_.begun.directory, name, job_.snapshot.memory(),
                                                    job_.layout.bytes, shared_.write, written_));
       job_.report.direct = segment.direct;
+      job_.report.layout = segment.layout;
       index.segments.push_back({name, job_.layout.bytes, std::move(segment.block_crcs)});
       index.chunks = job_.layout.chunks;
     }

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "checksum/crc32c.h"
 #include "manifest/index.h"
+#include "pfs/layout.h"
 
 namespace infercluster::checkpoint {
 namespace {
@@ -45,7 +46,7 @@ class SegmentWrite {
     work();
     for (std::thread& helper : helpers) helper.join();
     if (error_) return *std::move(error_);
-    return WrittenSegment{std::move(crcs_), direct_};
+    return WrittenSegment{std::move(crcs_), direct_, {}};
   }
 
  private:
@@ -119,6 +120,22 @@ class SegmentWrite {
   std::optional<Error> error_;  // the first; guarded by mutex_
 };
 
+bool is_parallel(pfs::Kind kind) {
+  return kind == pfs::Kind::lustre || kind == pfs::Kind::gpfs || kind == pfs::Kind::cephfs;
+}
+
+// The new file, laid out for `bytes` where the file system has layouts: `layout` says how then.
+Result<io::OutputFile> create_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                                      std::uint64_t bytes, const WriteOptions& options, std::string& layout) {
+  if (options.layouts == nullptr) return calls.create(directory, name);
+  std::string path = directory.path + "/" + name;
+  auto created = pfs::create(directory.fd, name, {.file_bytes = bytes, .files_at_once = options.files_at_once}, 0,
+                             *options.layouts);
+  if (!created.ok()) return std::move(created).error().with_path(std::move(path));
+  if (is_parallel(created->layout.kind)) layout = pfs::describe(created->layout);
+  return io::OutputFile{std::move(created->fd), std::move(path)};
+}
+
 }  // namespace
 
 Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
@@ -128,9 +145,11 @@ Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& 
   const std::uint64_t padded = align_up(bytes, kDirectAlignment);
   IC_ASSERT(image.size() >= padded);
   std::memset(image.data() + bytes, 0, padded - bytes);
-  IC_TRY(io::OutputFile file, calls.create(directory, name));
+  std::string layout;
+  IC_TRY(io::OutputFile file, create_segment(calls, directory, name, padded, options, layout));
   IC_CHECK(calls.reserve(file, padded));
   IC_TRY(WrittenSegment segment, SegmentWrite(calls, file, image, bytes, options, written).run());
+  segment.layout = std::move(layout);
   if (padded != bytes) IC_CHECK(calls.set_size(file, bytes));
   IC_CHECK(calls.sync(file));
   IC_CHECK(calls.close(std::move(file)));

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "io/files.h"
 #include "io/governor.h"
+#include "pfs/calls.h"
 
 namespace infercluster::checkpoint {
 
@@ -21,11 +22,14 @@ struct WriteOptions {
   unsigned threads = 2;                                  // requests at once
   io::Governor* governor = nullptr;                      // asked at priority `drain` before each request
   std::uint64_t device = 0;                              // for the governor
+  pfs::Calls* layouts = nullptr;                         // lays the file out at create; null: as it comes
+  unsigned files_at_once = 1;                            // that all ranks write beside each other
 };
 
 struct WrittenSegment {
   std::vector<std::uint32_t> block_crcs;  // of each 64 KiB, taken from memory before it was written
   bool direct = false;                    // whether the page cache was left out
+  std::string layout;                     // on a parallel file system: how it lies there, as read back; else empty
 };
 
 // Creates `name`, writes `image.first(bytes)`, fsyncs and closes it. The image starts at a multiple of 4096 and may be

@@ -66,6 +66,7 @@ Result<os::Mount> Calls::mount(const Fd& fd) {
 
 Result<Fd> Calls::create(const Fd& directory, const std::string& name, int flags, mode_t mode) {
   Fd fd(::openat(directory.get(), name.c_str(), flags, mode));
+  while (!fd.valid() && errno == EINTR) fd = Fd(::openat(directory.get(), name.c_str(), flags, mode));
   if (!fd.valid()) return Error::from_errno(errno, "cannot create the file").with_path(name);
   return fd;
 }

@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tests labelled crash of the release build.
+# Runs the tests labelled crash of the release build, with kills at 200 points (make test tries 20) and at every call.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if ctest --preset release -N -L '^crash$' | grep -q '^Total Tests: 0$'; then
-  echo "crash: no crash test exists yet; nothing in the tree writes data that a crash could lose"
-  exit 0
-fi
+export INFERCLUSTER_CRASH_POINTS=${INFERCLUSTER_CRASH_POINTS:-200}
 exec ctest --preset release -L '^crash$'

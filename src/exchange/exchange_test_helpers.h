@@ -112,6 +112,11 @@ class RankProcess {
     for (char c = 0; ::read(from_child_.get(), &c, 1) == 1 && c != '\n';) text += c;
     return text;
   }
+  void wait_until_stopped() const {
+    int status = 0;
+    while (::waitpid(process_, &status, WUNTRACED) < 0) IC_ASSERT(errno == EINTR);
+    IC_ASSERT(WIFSTOPPED(status));
+  }
   void signal(int number) const { IC_ASSERT(::kill(process_, number) == 0); }
 
  private:

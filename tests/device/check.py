@@ -92,7 +92,7 @@ class Check:
 
     def tests(self) -> None:
         """On a real driver the suites of loads on device 0; with the double also what only it can count."""
-        chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*" if self.double else "*ToDevice0*")
+        chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*:Gds*" if self.double else "*ToDevice0*")
         report = self.data / "tests.json"
         command = [str(self.pack / "bin" / "load_test"), f"--gtest_filter={chosen}", f"--gtest_output=json:{report}"]
         done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, ROOT)

@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup build demo test bench fuzz crash lint clean
+.PHONY: help setup build demo test sanitize bench fuzz crash lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ demo: build ## real weights: loaded, verified, compared and timed
 
 test: setup ## every test of this machine; the last line is "N passed, M failed, K skipped"
 	@$(PYTHON) tests/run.py
+
+sanitize: setup ## every C++ test under ASan and UBSan, then under TSan
+	@$(PYTHON) tests/run.py --sanitize
 
 bench: build ## ours, our peers and the machine's limit in one go; results in bench/results
 	@tools/setup.sh bench

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs every suite, then prints one line: "N passed, M failed, K skipped".
 
-Suites: the release build's ctest (all labels), the Python tests under tests/, and the unit tests of the modules that parse
-what others wrote once more under AddressSanitizer and UndefinedBehaviorSanitizer (the preset asan-ubsan has all). A suite that does not build, dies, or runs no test counts as a failure.
+Suites: the release build's ctest (all labels), the Python tests under tests/, and once more under AddressSanitizer and
+UndefinedBehaviorSanitizer the tests of the modules that parse what others wrote, and of loads to a GPU (by the driver's double).
+--sanitize runs instead all of ctest under these and under ThreadSanitizer. A suite that does not build, dies, or runs no
+test counts as a failure.
 """
 
 import argparse
@@ -13,7 +15,16 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 
-SANITIZED_MODULES = ("base", "checksum", "safetensors")
+# Folders of the build whose tests run under sanitizers, the targets that build these, and which of them (a regular
+# expression; empty: all).
+SANITIZED = (
+    ("src/base", ("base_test",), ""),
+    ("src/checksum", ("checksum_test",), ""),
+    ("src/safetensors", ("safetensors_test",), ""),
+    ("testing/gpu_double", ("gpu_double_test",), ""),
+    ("src/gpu", ("gpu_test", "gpu_on_double_test", "gpu_headers_test"), ""),
+    ("src/load", ("load_test",), "Device|^Gds"),
+)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -79,10 +90,12 @@ def suite(name: str, command: list[str], junit: pathlib.Path) -> Count:
     return count
 
 
-def ctest(folder: pathlib.Path) -> Count:
-    """All tests below a folder of a build."""
+def ctest(folder: pathlib.Path, pattern: str = "") -> Count:
+    """The tests below a folder of a build, all or those of a pattern."""
     junit = folder / "junit.xml"
     command = ["ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error", "--output-junit", str(junit)]
+    if pattern:
+        command += ["-R", pattern]
     return suite(f"ctest {folder.relative_to(ROOT)}", command, junit)
 
 
@@ -94,26 +107,45 @@ def build(preset: str, *targets: str) -> Count | None:
     return Count(failed=1)
 
 
+def release() -> Count:
+    broken = build("release")
+    if broken:
+        return broken
+    total = ctest(ROOT / "build" / "release")
+    junit = ROOT / "build" / "pytest.xml"
+    total.add(suite("pytest", [sys.executable, "-m", "pytest", "-q", "-rs", "tests", f"--junitxml={junit}"], junit))
+    return total
+
+
+def sanitized() -> Count:
+    broken = build("asan-ubsan", *(target for _, targets, _ in SANITIZED for target in targets))
+    if broken:
+        return broken
+    total = Count()
+    for folder, _, pattern in SANITIZED:
+        total.add(ctest(ROOT / "build" / "asan-ubsan" / folder, pattern))
+    return total
+
+
+def whole(preset: str) -> Count:
+    """All of ctest on one preset."""
+    return build(preset) or ctest(ROOT / "build" / preset)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-sanitizers", action="store_true", help="leave the sanitizers' build out")
+    parser.add_argument("--sanitize", action="store_true", help="all of ctest under asan-ubsan and tsan, and nothing else")
     arguments = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     total = Count()
-    broken = build("release")
-    if broken:
-        total.add(broken)
+    if arguments.sanitize:
+        total.add(whole("asan-ubsan"))
+        total.add(whole("tsan"))
     else:
-        total.add(ctest(ROOT / "build" / "release"))
-        junit = ROOT / "build" / "pytest.xml"
-        total.add(suite("pytest", [sys.executable, "-m", "pytest", "-q", "-rs", "tests", f"--junitxml={junit}"], junit))
-    if not arguments.no_sanitizers:
-        broken = build("asan-ubsan", *(f"{module}_test" for module in SANITIZED_MODULES))
-        if broken:
-            total.add(broken)
-        else:
-            for module in SANITIZED_MODULES:
-                total.add(ctest(ROOT / "build" / "asan-ubsan" / "src" / module))
+        total.add(release())
+        if not arguments.no_sanitizers:
+            total.add(sanitized())
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed else 0
 

@@ -6,8 +6,7 @@ import pathlib
 
 import pytest
 
-from conftest import ROOT
-
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOUBLE = pathlib.Path(os.environ.get("INFERCLUSTER_BUILD", ROOT / "build" / "release")) / "testing" / "gpu_double"
 GDS = ["GPU 0", "GPU 1", "BAR1", "cuFile", "nvidia-fs", "GDS compatibility mode", "GDS file system"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seed corpora of the fuzzers: fuzz/corpus/header, index and seal. They are committed; run it after a change here."""
+"""Writes the seed corpora of the fuzzers: fuzz/corpus/NAME. They are committed; run it after a change here."""
 
 import pathlib
 import shutil
@@ -81,8 +81,53 @@ SEALS = {
 }
 
 
+def text(value: str) -> bytes:
+    """As src/exchange/wire.h has it."""
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def cause(rank: int, message: str, offset: int = 2**64 - 1) -> bytes:
+    return struct.pack("<5Q", rank, 4096, 8, 28, offset) + text(message) + text("/ckpt/segment") + text("") + text("Free space") + text("")
+
+
+MESSAGES = {
+    "gather": struct.pack("<Q", 0) + text("roots") + struct.pack("<Q", 7) + text("bytes"),
+    "agree": struct.pack("<Q", 1) + text("plan") + struct.pack("<Q", 0) + text(""),
+    "cause": cause(3, "rank 3: cannot write"),
+    "cause_at": cause(0, "rank 0: cannot write", 65536),
+    "agreed": struct.pack("<Q", 1),
+    "values": struct.pack("<QQ", 2, 2) + text("a") + text(""),
+    "ended": struct.pack("<Q", 3) + struct.pack("<Q", len(cause(1, "x"))) + cause(1, "x"),
+}
+
+
+def stripes(magic: int, size: int, count: int, pool: bytes | None = None) -> bytes:
+    """lov_user_md_v1, or _v3 with a pool."""
+    return struct.pack("<II16xIHH", magic, 1, size, count, 0xFFFF) + (b"" if pool is None else pool.ljust(16, b"\0"))
+
+
+def composite(*parts: bytes) -> bytes:
+    """lov_comp_md_v1 with a component for each part, of 64 MiB."""
+    at = 32 + 48 * len(parts)
+    entries = b""
+    for i, part in enumerate(parts):
+        entries += struct.pack("<IIQQIIIQI", i + 1, 0, i << 26, (i + 1) << 26, at, len(part), 0, 0, 0)
+        at += len(part)
+    return struct.pack("<IIIHHHBB4xQ", 0x0BD60BD0, at, 1, 0, len(parts), 0, 0, 0, 0) + entries + b"".join(parts)
+
+
+LAYOUTS = {
+    "plain": stripes(0x0BD10BD0, 4 << 20, 8),
+    "with_objects": stripes(0x0BD10BD0, 1 << 20, 2) + b"x" * 48,
+    "pool": stripes(0x0BD30BD0, 65536, 1, b"flash"),
+    "full_pool": stripes(0x0BD30BD0, 65536, 1, b"sixteen-bytes-xx"),
+    "progressive": composite(stripes(0x0BD10BD0, 1 << 20, 1), stripes(0x0BD30BD0, 4 << 20, 0xFFFF, b"flash")),
+    "foreign": stripes(0x0BD70BD0, 0, 0),
+}
+
+
 def main() -> None:
-    for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS)):
+    for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():

@@ -27,6 +27,25 @@ Error disagreement(std::size_t rank, const Opening& its, const Opening& first) {
       .with_hint("All ranks save the same steps in the same order");
 }
 
+// What of the header and the state lies in the window. `next`: the first placement that does not end before it.
+std::vector<CopyItem> items_of(const Layout& layout, const State& state, const ImageWindow& window, std::size_t& next) {
+  const std::uint64_t end = window.begin + window.bytes;
+  std::byte* to = window.snapshot.memory().data();
+  std::vector<CopyItem> items;
+  const auto add = [&](const std::byte* from, std::uint64_t begin, std::uint64_t bytes) {
+    const std::uint64_t first = std::max(begin, window.begin);
+    const std::uint64_t last = std::min(begin + bytes, end);
+    if (first < last) items.push_back({from + (first - begin), to + (first - window.begin), last - first});
+  };
+  add(reinterpret_cast<const std::byte*>(layout.header.data()), 0, layout.header.size());
+  for (std::size_t i = next; i < layout.placements.size() && layout.placements[i].begin < end; ++i) {
+    const Placement& placement = layout.placements[i];
+    add(state.pieces[placement.piece].data, placement.begin, placement.bytes);
+    if (placement.begin + placement.bytes <= end) next = i + 1;
+  }
+  return items;
+}
+
 }  // namespace
 
 struct Checkpointer::Impl {
@@ -48,7 +67,7 @@ struct Checkpointer::Impl {
   Status agree(SaveJob& job, const State& state, const SaveOptions& options);
   Status look_at(const std::vector<Opening>& openings);
   Status plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings);
-  Status stage(SaveJob& job, const State& state);
+  Status stage(const Layout& layout, const State& state, ImageWindows& image, SaveReport& report);
   void enqueue(SaveJob job);
   void work();
   void stop();
@@ -102,18 +121,28 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step,
 Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, const State& state,
                                                               const SaveOptions& options) {
   IC_CHECK(agree(job, state, options));
-  job.save->advance(SaveStatus::scheduled, job.report);
+  job.save->schedule(job.report);
+  job.metadata = state.metadata;
   log_info("step " + std::to_string(job.report.step) + ": scheduled");
-  const Status staged = stage(job, state);
-  if (!staged.ok()) {
-    return job.ranks->abort(staged.error(), 0, exchange::deadline_in(shared.options.call_deadline));
-  }
-  job.report.stall_seconds = seconds_between(job.started, steady_clock().now());
-  job.save->advance(SaveStatus::staged, job.report);
-  log_info("step " + std::to_string(job.report.step) + ": staged");
-  std::shared_ptr<const Save> save = job.save;
+  // The writer goes ahead: of a state larger than the arena it writes one part while the next is copied.
+  const std::shared_ptr<Save> save = job.save;
+  const std::shared_ptr<ImageWindows> image = job.image;
+  const Layout layout = job.layout;
+  SaveReport report = job.report;
+  const Clock::TimePoint started = job.started;
   enqueue(std::move(job));
-  return save;
+  if (image != nullptr) {
+    Status staged = stage(layout, state, *image, report);
+    if (!staged.ok()) {
+      image->fail(staged.error());
+      const Status failed = save->wait();
+      return failed.ok() ? std::move(staged).error() : failed.error();
+    }
+  }
+  report.stall_seconds = seconds_between(started, steady_clock().now());
+  save->stage(report);
+  log_info("step " + std::to_string(report.step) + ": staged");
+  return std::shared_ptr<const Save>(save);
 }
 
 Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOptions& options) {
@@ -206,24 +235,24 @@ Status Checkpointer::Impl::plan(SaveJob& job, Pieces pieces, const std::vector<O
   job.plan_hash = plan_->hash;
   IC_TRY(job.layout, lay_out(own_pieces_, plan_->writes[static_cast<std::size_t>(shared.rank)]));
   job.report.bytes = job.layout.chunks.empty() ? 0 : job.layout.bytes;
+  if (!job.layout.chunks.empty()) job.image = std::make_shared<ImageWindows>();
   return {};
 }
 
-Status Checkpointer::Impl::stage(SaveJob& job, const State& state) {
-  job.metadata = state.metadata;
-  if (job.layout.chunks.empty()) return {};
-  const Clock::TimePoint begin = steady_clock().now();
-  IC_TRY(job.snapshot, arenas.acquire(align_up(job.layout.bytes, memory::kArenaAlignment)));
-  const Clock::TimePoint acquired = steady_clock().now();
-  job.report.arena_wait_seconds = seconds_between(begin, acquired);
-  std::byte* image = job.snapshot.memory().data();
-  std::memcpy(image, job.layout.header.data(), job.layout.header.size());
-  std::vector<CopyItem> items;
-  for (const Placement& placement : job.layout.placements) {
-    items.push_back({state.pieces[placement.piece].data, image + placement.begin, placement.bytes});
+Status Checkpointer::Impl::stage(const Layout& layout, const State& state, ImageWindows& image, SaveReport& report) {
+  const std::uint64_t window_max = arenas.window_bytes();
+  std::size_t next = 0;  // placement
+  for (std::uint64_t begin = 0; begin < layout.bytes; begin += window_max) {
+    const Clock::TimePoint asked = steady_clock().now();
+    ImageWindow window{begin, std::min(window_max, layout.bytes - begin), {}};
+    IC_TRY(window.snapshot, arenas.acquire(align_up(window.bytes, memory::kArenaAlignment)));
+    const Clock::TimePoint acquired = steady_clock().now();
+    copy_all(items_of(layout, state, window, next));
+    report.arena_wait_seconds += seconds_between(asked, acquired);
+    report.copy_seconds += seconds_between(acquired, steady_clock().now());
+    ++report.waves;
+    image.push(std::move(window));
   }
-  copy_all(items);
-  job.report.copy_seconds = seconds_between(acquired, steady_clock().now());
   return {};
 }
 

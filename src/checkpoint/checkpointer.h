@@ -33,7 +33,8 @@ struct State {
 
 struct Options {
   Retention retention;
-  std::uint64_t arena_bytes = 0;     // of both snapshot arenas together; 0: as they need
+  std::uint64_t arena_bytes = 0;     // of both snapshot arenas together; 0: half of what is free. A larger
+                                     // state is copied in waves, and save() waits for the writes between them
   std::uint64_t max_write_rate = 0;  // bytes per second of this rank; 0: no limit
   // How long a rank waits for the others: until all called save(), and until all have written.
   std::chrono::nanoseconds call_deadline = std::chrono::minutes(5);

@@ -71,6 +71,19 @@ TEST_F(CheckpointerTest, TheStateMayChangeAsSoonAsSaveReturns) {
   for (std::uint64_t step = 1; step <= 3; ++step) EXPECT_EQ(problem(step, step), "") << step;
 }
 
+TEST_F(CheckpointerTest, AStateLargerThanTheArenaIsCopiedInWaves) {
+  Options options;
+  options.arena_bytes = 2 * 64 * 1024;
+  auto checkpointer = open(options);
+  Memory memory = model(1);
+  const auto save = checkpointer->save(1, memory.state(), {});
+  memory.overwrite();
+  ASSERT_TRUE(save.ok()) << save.error().to_string();
+  ASSERT_TRUE((*save)->wait().ok());
+  EXPECT_EQ((*save)->report().waves, 3U);
+  EXPECT_EQ(problem(1, 1), "");
+}
+
 TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
   auto checkpointer = open();
   ASSERT_TRUE(checkpointer->save(1, model(1).state(), {.wait = Wait::until_durable}).ok());

@@ -36,23 +36,33 @@ SaveReport Save::report() const {
   return report_;
 }
 
-void Save::advance(SaveStatus status, const SaveReport& report) {
+void Save::schedule(const SaveReport& report) {
+  const std::lock_guard lock(mutex_);
+  report_ = report;
+}
+
+void Save::stage(const SaveReport& report) {
   {
     const std::lock_guard lock(mutex_);
-    IC_ASSERT(status_ < SaveStatus::durable && status != SaveStatus::failed);
-    status_ = status;
-    report_ = report;
+    if (status_ == SaveStatus::scheduled) status_ = SaveStatus::staged;
+    report_.stall_seconds = report.stall_seconds;
+    report_.arena_wait_seconds = report.arena_wait_seconds;
+    report_.copy_seconds = report.copy_seconds;
+    report_.waves = report.waves;
   }
   changed_.notify_all();
 }
 
-void Save::fail(Error error, const SaveReport& report) {
+void Save::finish(const SaveReport& report, std::optional<Error> error) {
   {
     const std::lock_guard lock(mutex_);
     IC_ASSERT(status_ < SaveStatus::durable);
-    status_ = SaveStatus::failed;
-    report_ = report;
+    status_ = error ? SaveStatus::failed : SaveStatus::durable;
     error_ = std::move(error);
+    report_.write_seconds = report.write_seconds;
+    report_.durable_seconds = report.durable_seconds;
+    report_.direct = report.direct;
+    report_.layout = report.layout;
   }
   changed_.notify_all();
 }

@@ -34,6 +34,8 @@ struct SaveReport {
   bool direct = false;            // the page cache was left out
   std::string layout;             // how this rank's segment lies on a parallel file system; empty: on no such one
   bool plan_reused = false;
+  std::uint64_t waves = 0;  // copies that the state took; more than one: it was larger than an arena, and the caller
+                            // waited for writes
 };
 
 // Thread-safe.
@@ -44,9 +46,11 @@ class Save {
   Status wait() const;
   [[nodiscard]] SaveReport report() const;
 
-  // For the checkpointer alone.
-  void advance(SaveStatus status, const SaveReport& report);
-  void fail(Error error, const SaveReport& report);
+  // For the checkpointer alone. The thread that saves gives its part of the report, the one that writes its own; a save
+  // may be durable before its caller got to say that it is staged.
+  void schedule(const SaveReport& report);
+  void stage(const SaveReport& report);
+  void finish(const SaveReport& report, std::optional<Error> error);
 
  private:
   mutable std::mutex mutex_;

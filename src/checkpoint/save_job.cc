@@ -50,18 +50,18 @@ class Runner {
 
   Status run() {
     Status done = save();
+    if (job_.image != nullptr) job_.image->abandon();
     job_.report.durable_seconds = seconds_between(job_.started, steady_clock().now());
     const std::string step = "step " + std::to_string(job_.report.step);
     if (!done.ok()) {
       const Error cause = job_.ranks->abort(done.error(), written_, deadline_);
       log_error(step + ": failed: " + cause.to_string());
       clean_up();
-      job_.save->fail(cause, job_.report);
+      job_.save->finish(job_.report, cause);
       return cause;
     }
     log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
-    job_.snapshot = {};
-    job_.save->advance(SaveStatus::durable, job_.report);
+    job_.save->finish(job_.report, std::nullopt);
     if (shared_.rank == 0) tidy();
     return {};
   }
@@ -109,8 +109,9 @@ class Runner {
     index.metadata = job_.metadata;
     if (!job_.layout.chunks.empty()) {
       const std::string name = segment_name(writer, 0);
-      IC_TRY(WrittenSegment segment, write_segment(*shared_.calls, job_.begun.directory, name, job_.snapshot.memory(),
-                                                   job_.layout.bytes, shared_.write, written_));
+      IC_TRY(WrittenSegment segment, write_segment(
+                                         *shared_.calls, job_.begun.directory, name, job_.layout.bytes,
+                                         [this] { return job_.image->pop(); }, shared_.write, written_));
       job_.report.direct = segment.direct;
       job_.report.layout = segment.layout;
       index.segments.push_back({name, job_.layout.bytes, std::move(segment.block_crcs)});
@@ -141,7 +142,6 @@ class Runner {
 
   // After a failure. What cannot be removed now is swept by the next job.
   void clean_up() {
-    job_.snapshot = {};
     if (!job_.begun.directory.fd.valid()) return;
     if (shared_.rank == 0) {
       warn(discard_save(*shared_.calls, shared_.root, job_.begun));

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "checkpoint/checkpointer.h"
+#include "checkpoint/image_windows.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/segment_writer.h"
 #include "checkpoint/snapshot.h"
@@ -33,7 +34,7 @@ struct SaveJob {
   std::string plan_hash;
   Layout layout;
   manifest::Metadata metadata;
-  SnapshotArenas::Lease snapshot;
+  std::shared_ptr<ImageWindows> image;  // null where this rank writes nothing
 };
 
 // Returns the error that the save failed with. Either way job.save says how it ended.

@@ -26,35 +26,54 @@ bool refuses_direct(const Error& error) {
   return error.system_errno() == EINVAL || error.system_errno() == EOPNOTSUPP;
 }
 
-// One segment on its way; its threads share it.
+// One segment on its way; the threads that write a window share it.
 class SegmentWrite {
  public:
-  SegmentWrite(io::FileCalls& calls, const io::OutputFile& file, std::span<std::byte> image, std::uint64_t bytes,
-               const WriteOptions& options, std::atomic<std::uint64_t>& written)
-      : calls_(calls), file_(file), image_(image), bytes_(bytes), options_(options), written_(written) {
-    crcs_.resize((bytes + kBlockBytes - 1) / kBlockBytes);
+  SegmentWrite(io::FileCalls& calls, const io::OutputFile& file, std::uint64_t bytes, const WriteOptions& options,
+               std::atomic<std::uint64_t>& written)
+      : calls_(calls), file_(file), bytes_(bytes), options_(options), written_(written) {
+    crcs_.resize(bytes / kBlockBytes + (bytes % kBlockBytes != 0 ? 1 : 0));
   }
 
-  Result<WrittenSegment> run() {
+  Result<WrittenSegment> run(const NextWindow& next) {
     const Status direct = calls_.set_direct(file_, io::DirectIo::on);
     if (!direct.ok() && !refuses_direct(direct.error())) return direct.error();
     direct_ = direct.ok();
-    const std::uint64_t requests = (bytes_ + options_.request_bytes - 1) / options_.request_bytes;
+    std::uint64_t done = 0;
+    while (done < bytes_) {
+      IC_TRY(const std::optional<ImageWindow> window, next());
+      IC_ASSERT(window && window->begin == done && window->bytes > 0 && window->bytes <= bytes_ - done);
+      IC_CHECK(write_window(*window));
+      done += window->bytes;
+    }
+    return WrittenSegment{std::move(crcs_), direct_, {}};
+  }
+
+ private:
+  Status write_window(const ImageWindow& window) {
+    const bool last = window.begin + window.bytes == bytes_;
+    const std::uint64_t padded = align_up(window.bytes, kDirectAlignment);
+    IC_ASSERT(window.begin % kBlockBytes == 0 && (last || window.bytes % kBlockBytes == 0));
+    image_ = window.snapshot.memory();
+    IC_ASSERT(image_.size() >= padded);
+    std::memset(image_.data() + window.bytes, 0, padded - window.bytes);
+    window_ = &window;
+    next_ = 0;
+    const std::uint64_t requests = (window.bytes + options_.request_bytes - 1) / options_.request_bytes;
     const std::uint64_t threads = std::min<std::uint64_t>(options_.threads, requests);
     std::vector<std::thread> helpers;
     for (std::uint64_t i = 1; i < threads; ++i) helpers.push_back(start_thread("ic-write", [this] { work(); }));
     work();
     for (std::thread& helper : helpers) helper.join();
-    if (error_) return *std::move(error_);
-    return WrittenSegment{std::move(crcs_), direct_, {}};
+    if (error_) return *error_;
+    return {};
   }
 
- private:
   void work() {
     while (true) {
       const std::uint64_t begin = next_.fetch_add(options_.request_bytes);
-      if (begin >= bytes_ || failed_) return;
-      const Status done = write(begin, std::min(options_.request_bytes, bytes_ - begin));
+      if (begin >= window_->bytes || failed_) return;
+      const Status done = write(begin, std::min(options_.request_bytes, window_->bytes - begin));
       if (done.ok()) continue;
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = done.error();
@@ -62,21 +81,22 @@ class SegmentWrite {
     }
   }
 
+  // `begin` counts from the window's.
   Status write(std::uint64_t begin, std::uint64_t length) {
     wait_for_turn(length);
     for (std::uint64_t at = begin; at < begin + length; at += kBlockBytes) {
-      crcs_[at / kBlockBytes] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + length - at)));
+      const std::uint64_t block = (window_->begin + at) / kBlockBytes;
+      crcs_[block] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + length - at)));
     }
     // The tail is written whole; set_size cuts it.
-    const std::uint64_t padded = align_up(length, kDirectAlignment);
-    IC_CHECK(write_range(begin, padded));
+    IC_CHECK(write_range(begin, align_up(length, kDirectAlignment)));
     written_ += length;
     return {};
   }
 
   Status write_range(std::uint64_t begin, std::uint64_t length) {
     while (length > 0) {
-      const auto count = calls_.write(file_, image_.subspan(begin, length), begin);
+      const auto count = calls_.write(file_, image_.subspan(begin, length), window_->begin + begin);
       if (!count.ok()) {
         if (!direct_ || !refuses_direct(count.error())) return count.error();
         IC_CHECK(give_up_direct());
@@ -108,12 +128,13 @@ class SegmentWrite {
 
   io::FileCalls& calls_;
   const io::OutputFile& file_;
-  const std::span<std::byte> image_;
   const std::uint64_t bytes_;
   const WriteOptions& options_;
   std::atomic<std::uint64_t>& written_;
-  std::vector<std::uint32_t> crcs_;  // each entry belongs to the thread that writes its request
-  std::atomic<std::uint64_t> next_{0};
+  std::vector<std::uint32_t> crcs_;      // each entry belongs to the thread that writes its request
+  const ImageWindow* window_ = nullptr;  // set while no thread writes
+  std::span<std::byte> image_;           // of window_
+  std::atomic<std::uint64_t> next_{0};   // of window_
   std::atomic<bool> failed_{false};
   std::atomic<bool> direct_{false};
   std::mutex mutex_;
@@ -139,16 +160,14 @@ Result<io::OutputFile> create_segment(io::FileCalls& calls, const io::Directory&
 }  // namespace
 
 Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
-                                     std::span<std::byte> image, std::uint64_t bytes, const WriteOptions& options,
+                                     std::uint64_t bytes, const NextWindow& next, const WriteOptions& options,
                                      std::atomic<std::uint64_t>& written) {
   IC_ASSERT(options.request_bytes % kBlockBytes == 0 && options.request_bytes > 0);
   const std::uint64_t padded = align_up(bytes, kDirectAlignment);
-  IC_ASSERT(image.size() >= padded);
-  std::memset(image.data() + bytes, 0, padded - bytes);
   std::string layout;
   IC_TRY(io::OutputFile file, create_segment(calls, directory, name, padded, options, layout));
   IC_CHECK(calls.reserve(file, padded));
-  IC_TRY(WrittenSegment segment, SegmentWrite(calls, file, image, bytes, options, written).run());
+  IC_TRY(WrittenSegment segment, SegmentWrite(calls, file, bytes, options, written).run(next));
   segment.layout = std::move(layout);
   if (padded != bytes) IC_CHECK(calls.set_size(file, bytes));
   IC_CHECK(calls.sync(file));

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/image_windows.h"
 #include "io/files.h"
 #include "io/governor.h"
 #include "pfs/calls.h"
@@ -32,11 +34,13 @@ struct WrittenSegment {
   std::string layout;                     // on a parallel file system: how it lies there, as read back; else empty
 };
 
-// Creates `name`, writes `image.first(bytes)`, fsyncs and closes it. The image starts at a multiple of 4096 and may be
-// read up to the next one after `bytes`, whose padding it zeroes. `written` grows as it goes. On error the file is left
-// as it is, and never written again: the kernel may have dropped what could not be written.
+// The next part of the image, in order and without gaps; nothing: that was all. It may wait for it.
+using NextWindow = std::function<Result<std::optional<ImageWindow>>()>;
+
+// Creates `name`, writes `bytes` bytes that come in windows, fsyncs and closes it. `written` grows as it goes. On error
+// the file is left as it is, and never written again: the kernel may have dropped what could not be written.
 Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
-                                     std::span<std::byte> image, std::uint64_t bytes, const WriteOptions& options,
+                                     std::uint64_t bytes, const NextWindow& next, const WriteOptions& options,
                                      std::atomic<std::uint64_t>& written);
 
 // A small file, fsynced.

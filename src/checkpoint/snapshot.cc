@@ -15,7 +15,8 @@ namespace infercluster::checkpoint {
 namespace {
 
 constexpr std::uint64_t kCopyPieceBytes = 4 * kMiB;
-constexpr unsigned kThreadsMax = 16;  // a socket's memory is busy with fewer
+constexpr std::uint64_t kWindowUnit = 64 * kKiB;  // a block of the checksums
+constexpr unsigned kThreadsMax = 16;              // a socket's memory is busy with fewer
 
 // Runs `body` with 0 to count - 1, on as many threads as there are processors for it.
 template <typename Body>
@@ -86,19 +87,15 @@ Result<SnapshotArenas::Lease> SnapshotArenas::acquire(std::uint64_t bytes) {
 Status SnapshotArenas::fit(unsigned generation, std::uint64_t bytes) {
   std::shared_ptr<memory::Arena>& arena = generations_[generation].arena;
   if (arena != nullptr && arena->bytes() >= bytes) return {};
-  if (bytes_max_ != 0 && bytes > bytes_max_ / kGenerations) {
-    return Error(ErrorCode::too_large, "the snapshot needs two arenas of " + format_bytes(bytes) +
-                                           ", and they may have " + format_bytes(bytes_max_) + " together")
-        .with_hint("Allow at least " + std::to_string(bytes * kGenerations) + " bytes for the snapshot arenas");
-  }
   arena.reset();  // before the new one is there
-  const std::uint64_t free = os::memory_limits().free();
-  if (bytes > free) {
-    return Error(ErrorCode::out_of_memory, "the snapshot needs an arena of " + format_bytes(bytes) + ", and " +
-                                               format_bytes(free) + " of memory are free");
-  }
   IC_TRY(arena, memory::Arena::allocate(std::max<std::uint64_t>(bytes, memory::kArenaAlignment)));
   return populate(*arena);
+}
+
+std::uint64_t SnapshotArenas::window_bytes() {
+  const std::lock_guard lock(mutex_);
+  if (bytes_max_ == 0) bytes_max_ = os::memory_limits().free() / 2;
+  return std::max(align_down(bytes_max_ / kGenerations, kWindowUnit), kWindowUnit);
 }
 
 void SnapshotArenas::give_back(unsigned generation) {

@@ -24,7 +24,7 @@ inline constexpr unsigned kGenerations = 2;
 // written; the third waits. Thread-safe.
 class SnapshotArenas {
  public:
-  // `bytes_max`: of both together; 0: no limit but the memory there is.
+  // `bytes_max`: of both together; 0: half of the memory that is free at the first acquire().
   explicit SnapshotArenas(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   SnapshotArenas(const SnapshotArenas&) = delete;
   SnapshotArenas& operator=(const SnapshotArenas&) = delete;
@@ -46,8 +46,10 @@ class SnapshotArenas {
     SnapshotArenas* owner_ = nullptr;
     unsigned generation_ = 0;
   };
-  // Waits while both are leased. Errors: too_large over the limit, with the figure; out_of_memory.
+  // Waits while both are leased. At most window_bytes(). Errors: out_of_memory.
   Result<Lease> acquire(std::uint64_t bytes);
+  // The most that one generation may hold: a larger image is copied in windows of it. A multiple of 64 KiB.
+  [[nodiscard]] std::uint64_t window_bytes();
 
  private:
   struct Generation {
@@ -57,8 +59,8 @@ class SnapshotArenas {
   Status fit(unsigned generation, std::uint64_t bytes);
   void give_back(unsigned generation);
 
-  const std::uint64_t bytes_max_;
   std::mutex mutex_;
+  std::uint64_t bytes_max_;  // 0: not yet known; guarded by mutex_
   std::condition_variable free_;
   std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; an arena belongs to its lease
 };

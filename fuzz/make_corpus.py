@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seed corpora of the fuzzers: fuzz/corpus/NAME. They are committed; run it after a change here."""
 
+import json
 import pathlib
 import shutil
 import struct
@@ -126,8 +127,34 @@ LAYOUTS = {
 }
 
 
+def manifest(body: dict, checksum: str | None = None) -> bytes:
+    """A document as src/manifest/commit.h describes it; `checksum` may lie."""
+    plain = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps({**body, "crc32c": checksum or f"{crc32c(plain.encode()):08x}"}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+COMMIT = {"format": "infercluster.checkpoint", "version": 1, "step": 100, "epoch": 2, "save_id": "0123456789abcdef", "world": 1,
+          "plan_hash": "0" * 32, "indexes": [{"name": "node-0.2.index.json", "bytes": 99, "crc32c": "01234567"}]}
+CHUNK = {"tensor": "größe", "dtype": "F32", "shape": [10, 4], "offsets": [5, 0], "lengths": [5, 4], "segment": 0, "begin": 64}
+SAVED = {"format": "infercluster.checkpoint.index", "version": 1, "step": 7, "epoch": 1, "save_id": "0123456789abcdef", "node": 0,
+         "segments": [{"name": "node-0.0.1.safetensors", "bytes": 65537, "crc32c": "0" * 16}], "chunks": [CHUNK],
+         "metadata": [["torch", "2"]]}
+MANIFESTS = {
+    "commit": manifest(COMMIT),
+    "commit_newer": manifest({**COMMIT, "version": 2}),
+    "commit_wrong": manifest(COMMIT, "00000000"),
+    "commit_parent": manifest({**COMMIT, "indexes": [{"name": "../x", "bytes": 1, "crc32c": "01234567"}]}),
+    "index": manifest(SAVED),
+    "index_empty": manifest({**SAVED, "segments": [], "chunks": [], "metadata": []}),
+    "index_outside": manifest({**SAVED, "chunks": [{**CHUNK, "begin": 2**64 - 1}]}),
+    "index_huge": manifest({**SAVED, "chunks": [{**CHUNK, "shape": [2**63, 4]}]}),
+    "deep": b"[" * 100,
+}
+
+
 def main() -> None:
-    for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS)):
+    for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS),
+                          ("manifest", MANIFESTS)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():

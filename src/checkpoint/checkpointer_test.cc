@@ -4,10 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <future>
+#include <mutex>
 
+#include "base/log.h"
+#include "base/units.h"
 #include "checkpoint/checkpoint_test_helpers.h"
 #include "checkpoint/restore.h"
+#include "os/limits.h"
 #include "safetensors/header.h"
+#include "testing/fault_files.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::checkpoint {
@@ -82,6 +88,72 @@ TEST_F(CheckpointerTest, AStateLargerThanTheArenaIsCopiedInWaves) {
   ASSERT_TRUE((*save)->wait().ok());
   EXPECT_EQ((*save)->report().waves, 3U);
   EXPECT_EQ(problem(1, 1), "");
+}
+
+std::size_t entries_in(const char* folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+// Case P09: memory, threads and descriptors are after many saves where they were after the second.
+TEST_F(CheckpointerTest, ManySavesHoldOnToNothing) {
+  Options options;
+  options.retention.keep = 1;
+  auto checkpointer = open(options);
+  const Memory memory = model(1);
+  std::size_t descriptors = 0;
+  std::size_t threads = 0;
+  std::uint64_t resident = 0;
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    ASSERT_TRUE(checkpointer->save(step, memory.state(), {}).ok());
+    if (step != 2 && step != 50) continue;
+    checkpointer->wait_idle();
+    if (step == 2) {
+      descriptors = entries_in("/proc/self/fd");
+      threads = entries_in("/proc/self/task");
+      resident = os::resident_bytes();
+    }
+  }
+  EXPECT_EQ(entries_in("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_in("/proc/self/task"), threads);
+  EXPECT_LT(os::resident_bytes(), resident + 4 * kMiB);
+  EXPECT_EQ(*checkpointer->steps(), std::vector<std::uint64_t>{50});
+}
+
+// Case T01: what is said of a save is so: nothing is there while it is staged, and no error is lost.
+TEST_F(CheckpointerTest, ScheduledStagedAndDurableAreToldApart) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  set_log_level(LogLevel::info);
+  std::promise<void> go;
+  std::shared_future<void> gate = go.get_future().share();
+  testing::FaultFiles slow([gate](std::uint64_t, std::string_view call, const std::string& path) {
+    if (call == "sync" && path.ends_with(".safetensors")) gate.wait();
+    return testing::FileFault{};
+  });
+  Options options;
+  options.calls = &slow;
+  auto checkpointer = open(options);
+  const auto save = checkpointer->save(4, model(1).state(), {});
+  ASSERT_TRUE(save.ok());
+  EXPECT_EQ((*save)->status(), SaveStatus::staged);
+  EXPECT_TRUE(checkpointer->steps()->empty());
+  EXPECT_EQ(*checkpointer->latest(), std::nullopt);
+  go.set_value();
+  ASSERT_TRUE((*save)->wait().ok());
+  EXPECT_EQ((*save)->status(), SaveStatus::durable);
+  EXPECT_EQ(*checkpointer->latest(), 4U);
+  set_log_sink({});
+  set_log_level(LogLevel::warning);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0], "step 4: scheduled");
+  EXPECT_EQ(lines[1], "step 4: staged");
+  EXPECT_EQ(lines[2].find("step 4: durable ("), 0U) << lines[2];
 }
 
 TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {

@@ -191,8 +191,8 @@ void Engine::Impl::handle_errno(std::uint32_t index, int system_errno) {
   Error error = Error::from_errno(system_errno, action)
                     .with_path(attempt.source->name())
                     .with_offset(attempt.offset + attempt.progress);
-  std::string hint = attempt.source->hint_for(system_errno);
-  if (!hint.empty()) static_cast<void>(std::move(error).with_hint(std::move(hint)));
+  const std::string hint = attempt.source->hint_for(system_errno);
+  if (!hint.empty()) error = Error(error).with_hint(hint);
   attempt_failed(index, std::move(error));
 }
 

@@ -319,15 +319,14 @@ Status Runner::check_sha256(const Unit& unit, const UnitState& state) {
 // Adds the file's path, and the tensor that lies at that offset of it.
 Error Runner::located(Error error, std::size_t shard, std::uint64_t file_offset) const {
   const safetensors::Header& header = *tables_.shards[shard];
-  if (error.path().empty()) static_cast<void>(std::move(error).with_path(readers_[shard].source->name()));
-  if (!error.offset()) static_cast<void>(std::move(error).with_offset(file_offset));
+  if (error.path().empty()) error = Error(error).with_path(readers_[shard].source->name());
+  if (!error.offset()) error = Error(error).with_offset(file_offset);
   const std::uint64_t at = std::max(file_offset, header.data_begin()) - header.data_begin();
   const auto& tensors = header.tensors();
   const auto next =
       std::upper_bound(tensors.begin(), tensors.end(), at,
                        [](std::uint64_t offset, const safetensors::Tensor& tensor) { return offset < tensor.begin; });
-  if (next != tensors.begin() && error.tensor().empty())
-    static_cast<void>(std::move(error).with_tensor(std::prev(next)->name));
+  if (next != tensors.begin() && error.tensor().empty()) error = Error(error).with_tensor(std::prev(next)->name);
   return error;
 }
 

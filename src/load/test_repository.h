@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -12,7 +11,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "gpu/device.h"
@@ -122,6 +120,14 @@ class CallerMemory {
   std::shared_ptr<gpu::DeviceMemory> device_;
 };
 
+// The device of that ordinal: of the double, or of a real driver, which may have fewer.
+inline int device_there(int ordinal) {
+  static const bool on_double = gpu_double::Control::is_there();
+  if (on_double || ordinal < 0) return ordinal;
+  const auto count = gpu::device_count();
+  return count.ok() && ordinal < *count ? ordinal : 0;
+}
+
 struct Way {
   io::BackendChoice backend;
   int device;  // -1: the host
@@ -131,15 +137,15 @@ inline void PrintTo(const Way& way, std::ostream* out) {  // NOLINT(readability-
   *out << (way.backend == io::BackendChoice::uring ? "io_uring" : "threads") << " to device " << way.device;
 }
 
-// Every test of a suite that derives from this runs on each backend, to host memory and to a device (of the driver's
-// double).
+// Every test of a suite that derives from this runs on each backend, to host memory and to a device: of the driver's
+// double, or in the device check of a real driver.
 class OnEachWay : public ::testing::TestWithParam<Way> {
  protected:
   OnEachWay() {
     options_.backend.choice = GetParam().backend;
     if (!on_device()) return;
-    options_.device.emplace().ordinal = GetParam().device;
-    if (!on_double()) return;
+    options_.device.emplace().ordinal = device_there(GetParam().device);
+    if (!gpu_double::Control::is_there()) return;
     double_.emplace();
     double_->reset();
     double_->set_plan("delay_us=0..400 seed=" + std::to_string(GetParam().device + 5));
@@ -151,13 +157,10 @@ class OnEachWay : public ::testing::TestWithParam<Way> {
     EXPECT_EQ(double_->counter("live"), 0U);  // allocations, streams, events, threads, contexts
     EXPECT_EQ(double_->counter("contexts_created:" + std::to_string(1 - GetParam().device)), 0U);
   }
-  // Else on a real driver (tests/device).
-  static bool on_double() {
-    const char* const path = std::getenv("INFERCLUSTER_LIBCUDA");
-    return path != nullptr && std::string_view(path).find("gpu_double") != std::string_view::npos;
-  }
   [[nodiscard]] static bool on_device() { return GetParam().device >= 0; }
-  [[nodiscard]] static CallerMemory caller_memory(std::uint64_t bytes) { return {bytes, GetParam().device}; }
+  [[nodiscard]] static CallerMemory caller_memory(std::uint64_t bytes) {
+    return {bytes, device_there(GetParam().device)};
+  }
 
   Result<Loaded> load(const std::shared_ptr<const Repository>& repository) {
     auto job = Job::start(repository, options_, environment_);

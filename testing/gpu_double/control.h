@@ -41,6 +41,13 @@ namespace infercluster::gpu_double {
 // under test has not yet. Thread-safe.
 class Control {
  public:
+  // Does it name a double? Else the code under test runs on a real driver (tests/device).
+  static bool is_there() {
+    const char* path = std::getenv("INFERCLUSTER_LIBCUDA");
+    void* library = path == nullptr ? nullptr : ::dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded in any case
+    return library != nullptr && ::dlsym(library, "ic_gpu_double_counter") != nullptr;
+  }
+
   Control() {
     const char* path = std::getenv("INFERCLUSTER_LIBCUDA");
     void* library = path == nullptr ? nullptr : ::dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded in any case

@@ -6,6 +6,7 @@ they passed: no figure taken with the double is a speed."""
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
@@ -53,7 +54,7 @@ class Check:
         kept = ("INFERCLUSTER_LIBCUDA", "INFERCLUSTER_LIBCUFILE", "INFERCLUSTER_GPU_DOUBLE")
         names = {name: value for name, value in os.environ.items() if not name.startswith("INFERCLUSTER_") or name in kept}
         # The test programs take the double unless they are told of a driver.
-        names.setdefault("INFERCLUSTER_LIBCUDA", "libcuda.so.1")
+        names.setdefault("INFERCLUSTER_LIBCUDA", _driver())
         if "INFERCLUSTER_LIBCUFILE" not in names and (cufile := _cufile()):
             names["INFERCLUSTER_LIBCUFILE"] = cufile
         names["INFERCLUSTER_PAGE_CACHE"] = "bypass"
@@ -91,8 +92,8 @@ class Check:
         self.document["doctor"] = self.program("infercluster", "doctor", str(self.data), "--json")["findings"]
 
     def tests(self) -> None:
-        """On a real driver the suites of loads on device 0; with the double also what only it can count."""
-        chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*:Gds*" if self.double else "*ToDevice0*")
+        """The suites of loads to a device; on a real driver without what only the double can show."""
+        chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*" + (":Gds*" if self.double else ""))
         report = self.data / "tests.json"
         command = [str(self.pack / "bin" / "load_test"), f"--gtest_filter={chosen}", f"--gtest_output=json:{report}"]
         done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, ROOT)
@@ -180,6 +181,17 @@ def _commit(pack: pathlib.Path) -> str:
         return (pack / "commit").read_text().strip()
     except OSError:
         return machine.commit()
+
+
+def _driver() -> str:
+    """The library, also where containers mount it outside of the loader's path."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        for folder in ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"):
+            if os.path.exists(f"{folder}/libcuda.so.1"):
+                return f"{folder}/libcuda.so.1"
+    return "libcuda.so.1"
 
 
 def _cufile() -> str | None:

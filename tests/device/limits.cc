@@ -147,7 +147,8 @@ struct File {
 std::vector<File> open_files(const std::vector<std::string>& paths, int flags) {
   std::vector<File> files;
   for (const std::string& path : paths) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+    int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+    if (fd < 0 && errno == EINVAL) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);  // no direct I/O here
     struct stat entry {};
     if (fd < 0 || ::fstat(fd, &entry) != 0) fail("cannot open " + path + ": " + std::strerror(errno));
     files.push_back({path, fd, static_cast<std::size_t>(entry.st_size), 0});

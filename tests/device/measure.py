@@ -54,6 +54,10 @@ def run(check: Any, model: str, files: list[str]) -> None:
     """Fills the document's "figures" and "ratios" (with the double: "ran"). A contestant that fails fails the check."""
     size = sum(map(_size, files))
     taking_part = contestants(check, model, files, size)
+    if why := _cold_is_refused(files):
+        check.skipped.append(f"cold: {why}")
+        for one in taking_part.values():
+            one.states = tuple(state for state in one.states if state != "cold")
     for number in range(1 if check.double else ROUNDS_MAX):
         try:
             _round(check, taking_part, files)
@@ -63,7 +67,7 @@ def run(check: Any, model: str, files: list[str]) -> None:
     for name, one in taking_part.items():
         if one.why:
             check.skipped.append(f"{name}: {one.why}")
-        elif not any(one.runs.values()):
+        elif one.states and not any(one.runs.values()):
             check.skipped.append(f"{name}: the time was over before it")
     if check.double:
         check.document["ran"] = sorted(name for name, one in taking_part.items() if any(one.runs.values()))
@@ -76,22 +80,42 @@ def run(check: Any, model: str, files: list[str]) -> None:
         raise Failed("; ".join(broken))
 
 
+def _cold_is_refused(files: list[str]) -> str:
+    """Why files cannot be put out of the page cache here; empty: they can."""
+    try:
+        left = page_cache.drop(files)
+    except OSError as error:
+        return f"the page cache cannot be asked: {error}"
+    return f"{left:.0%} of the files stay in the page cache" if left > 0.01 else ""
+
+
 def _size(path: str) -> int:
     with open(path, "rb") as file:
         return file.seek(0, 2)
 
 
+def _prepare(state: str, files: list[str]) -> None:
+    if state == "cold":
+        page_cache.drop(files)
+        return
+    try:
+        page_cache.fill(files)
+    except OSError:  # a kernel that does not tell what is there
+        for path in files:
+            with open(path, "rb", buffering=0) as file:
+                while file.read(4 << 20):
+                    pass
+
+
 def _round(check: Any, taking_part: dict[str, Contestant], files: list[str]) -> None:
-    for state, (name, one) in itertools.product(("cold", "warm"), taking_part.items()):
+    for state, (_, one) in itertools.product(("cold", "warm"), taking_part.items()):
         if one.why or state not in one.states:
             continue
         expected = max((run["seconds"] for runs in one.runs.values() for run in runs if "seconds" in run), default=0.0)
         if check.budget.left() < 2 * expected + MARGIN_SECONDS:
             raise OutOfTime
-        left = page_cache.drop(files) if state == "cold" else page_cache.fill(files)
+        _prepare(state, files)
         try:
-            if state == "cold" and left > 0.01 and not check.double:
-                raise Skipped(f"cold: {left:.0%} of the files stay in the page cache")
             one.runs[state].append(one.run())
         except Skipped as reason:
             one.why = str(reason)

@@ -15,10 +15,13 @@
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
 #include "exchange/cause.h"
+#include "exchange/wire.h"
 #include "os/file.h"
 
 namespace infercluster::checkpoint {
 namespace {
+
+constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
 
 Error disagreement(std::size_t rank, const Opening& its, const Opening& first) {
   return Error(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " saves step " + std::to_string(its.step) +
@@ -56,6 +59,8 @@ struct Checkpointer::Impl {
 
   Result<std::shared_ptr<const Save>> save(std::uint64_t step, const State& state, const SaveOptions& options);
   void wait_idle();
+  Result<std::optional<std::uint64_t>> agree_on_latest();
+  Status prepare(std::uint64_t bytes);
 
   Shared shared;
   std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
@@ -306,6 +311,33 @@ void Checkpointer::Impl::wait_for_step(std::uint64_t step) {
   changed_.wait(lock, [&] { return !busy_.contains(step); });
 }
 
+Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
+  const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
+  IC_TRY(const std::unique_ptr<exchange::Exchange> ranks, shared.options.exchange->nested(++saves_));
+  exchange::Writer out;
+  if (shared.rank == 0) {
+    const auto newest = newest_whole_step(*shared.calls, shared.root);
+    if (!newest.ok()) return ranks->abort(newest.error(), 0, deadline);
+    out.number(newest->has_value() ? 1 : 0);
+    out.number(newest->value_or(0));
+  }
+  IC_TRY(const std::vector<std::string> texts, ranks->gather("latest", out.take(), deadline));
+  exchange::Reader in(texts[0]);
+  const bool found = in.number() == 1;
+  const std::uint64_t step = in.number();
+  if (!in.complete()) return Error(ErrorCode::corrupt, "what rank 0 said of the latest step is damaged");
+  return found ? std::optional<std::uint64_t>(step) : std::nullopt;
+}
+
+Status Checkpointer::Impl::prepare(std::uint64_t bytes) {
+  const std::uint64_t wanted = align_up(bytes + kHeaderBytesGuessed, memory::kArenaAlignment);
+  const std::uint64_t each = std::min(wanted, arenas.window_bytes());
+  wait_idle();  // both generations at once are leased below
+  IC_TRY(const SnapshotArenas::Lease first, arenas.acquire(each));
+  IC_TRY(const SnapshotArenas::Lease second, arenas.acquire(each));
+  return {};
+}
+
 Checkpointer::Checkpointer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Checkpointer::~Checkpointer() = default;
 
@@ -340,6 +372,14 @@ Result<std::shared_ptr<const Save>> Checkpointer::save(std::uint64_t step, const
 
 void Checkpointer::wait_idle() {
   impl_->wait_idle();
+}
+
+Result<std::optional<std::uint64_t>> Checkpointer::agree_on_latest() {
+  return impl_->agree_on_latest();
+}
+
+Status Checkpointer::prepare(std::uint64_t bytes) {
+  return impl_->prepare(bytes);
 }
 
 Result<std::vector<std::uint64_t>> Checkpointer::steps() const {

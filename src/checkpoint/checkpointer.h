@@ -71,6 +71,13 @@ class Checkpointer {
   // Steps that are committed, ascending; directories without a valid commit are none. Only this rank looks.
   Result<std::vector<std::uint64_t>> steps() const;
   Result<std::optional<std::uint64_t>> latest() const;
+  // What rank 0 finds, on all ranks: whoever resumes must resume from one step. All ranks call it, in order with
+  // save().
+  Result<std::optional<std::uint64_t>> agree_on_latest();
+
+  // Brings memory for the snapshots of a state of so many bytes (of this rank) into being, so that the first two saves
+  // need not wait for it. Optional.
+  Status prepare(std::uint64_t bytes);
 
  private:
   struct Impl;

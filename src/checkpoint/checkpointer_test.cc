@@ -172,6 +172,18 @@ TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
   EXPECT_EQ(bytes[header->data_begin() + scalar->begin + 3], test::byte_of("scalar", 1, 3));
 }
 
+TEST_F(CheckpointerTest, PreparedMemoryIsWhatTheFirstSavesUse) {
+  auto checkpointer = open();
+  const Memory memory = model(1);
+  ASSERT_TRUE(checkpointer->prepare(64 * kMiB).ok());
+  const std::uint64_t resident = os::resident_bytes();
+  for (std::uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(checkpointer->save(step, memory.state(), {}).ok());
+  checkpointer->wait_idle();
+  EXPECT_LT(os::resident_bytes(), resident + 4 * kMiB);
+  EXPECT_GE(resident, 128 * kMiB);
+  EXPECT_EQ(problem(2, 1), "");
+}
+
 TEST_F(CheckpointerTest, AStepIsNotSavedTwiceUnasked) {
   auto checkpointer = open();
   ASSERT_TRUE(checkpointer->save(5, model(1).state(), {}).ok());

@@ -63,6 +63,8 @@ class Checkpoint {
   // Reads what the targets need and no more, each byte once. All missing tensors, and all of another dtype or shape,
   // are named in one error, before anything is read. On a later error what the targets hold is undefined.
   Result<RestoreReport> restore(std::span<const Target> targets, const RestoreOptions& options) const;
+  // Reads all of it, and checks every block: is what was saved still there? The first that is not is the error.
+  Result<RestoreReport> verify(const RestoreOptions& options) const;
 
  private:
   Checkpoint() = default;

@@ -71,4 +71,19 @@ Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::
   return all;
 }
 
+std::vector<SegmentReads> plan_whole_reads(const Checkpoint& checkpoint, std::uint64_t window_bytes) {
+  std::vector<SegmentReads> all;
+  for (const manifest::Index& index : checkpoint.indexes()) {
+    for (const manifest::Segment& segment : index.segments) {
+      SegmentReads reads;
+      reads.segment = &segment;
+      for (std::uint64_t begin = 0; begin < segment.bytes; begin += window_bytes) {
+        reads.windows.push_back({begin, begin + std::min(window_bytes, segment.bytes - begin)});
+      }
+      if (!reads.windows.empty()) all.push_back(std::move(reads));
+    }
+  }
+  return all;
+}
+
 }  // namespace infercluster::checkpoint

@@ -27,4 +27,7 @@ struct SegmentReads {
 Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::span<const Target> targets,
                                              std::uint64_t window_bytes);
 
+// Every block of every segment, for no target.
+std::vector<SegmentReads> plan_whole_reads(const Checkpoint& checkpoint, std::uint64_t window_bytes);
+
 }  // namespace infercluster::checkpoint

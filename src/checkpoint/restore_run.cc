@@ -196,4 +196,18 @@ Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const
   return report;
 }
 
+Result<RestoreReport> Checkpoint::verify(const RestoreOptions& options) const {
+  const Clock::TimePoint begin = steady_clock().now();
+  std::vector<SegmentReads> segments = plan_whole_reads(*this, kWindowBytes);
+  RestoreReport report;
+  report.segments = segments.size();
+  if (!segments.empty()) {
+    RestoreRun run(*this, std::move(segments), options);
+    IC_CHECK(run.run());
+    report.bytes_read = run.bytes_read();
+  }
+  report.seconds = seconds_between(begin, steady_clock().now());
+  return report;
+}
+
 }  // namespace infercluster::checkpoint

@@ -61,6 +61,9 @@ void save_by(const std::string& root, int world, std::uint64_t step) {
     const Memory memory = memory_of(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(world), true);
     const auto save = (*checkpointer)->save(step, memory.state(), {.wait = Wait::until_durable});
     ASSERT_TRUE(save.ok()) << save.error().to_string();
+    const auto latest = (*checkpointer)->agree_on_latest();
+    ASSERT_TRUE(latest.ok()) << latest.error().to_string();
+    EXPECT_EQ(*latest, step);
   });
 }
 
@@ -137,6 +140,10 @@ TEST(Restore, AFlippedByteIsFoundAndNamed) {
   auto checkpointer = Checkpointer::open(temp.path().string(), {});
   ASSERT_TRUE((*checkpointer)->save(1, memory.state(), {.wait = Wait::until_durable}).ok());
   const std::string segment = temp.file("step-1/node-0.0.1.safetensors");
+  auto checkpoint = Checkpoint::open(io::system_files(), temp.path().string(), 1);
+  const auto intact = (*checkpoint)->verify({});
+  ASSERT_TRUE(intact.ok()) << intact.error().to_string();
+  EXPECT_EQ(intact->bytes_read, std::filesystem::file_size(segment));
   const auto size = std::filesystem::file_size(segment);
   std::fstream file(segment, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(size - 1));
@@ -144,7 +151,9 @@ TEST(Restore, AFlippedByteIsFoundAndNamed) {
   file.seekp(static_cast<std::streamoff>(size - 1));
   file.put(static_cast<char>(last ^ 1));
   file.close();
-  auto checkpoint = Checkpoint::open(io::system_files(), temp.path().string(), 1);
+  const auto verified = (*checkpoint)->verify({});
+  ASSERT_FALSE(verified.ok());
+  EXPECT_EQ(verified.error().tensor(), "b");
   const auto report = (*checkpoint)->restore(memory.targets(), {});
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().code(), ErrorCode::corrupt);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <string>
 
 #include "base/units.h"
 #include "checkpoint/checkpoint_test_helpers.h"
@@ -87,6 +89,34 @@ TEST_F(SegmentLayout, LocalFileSystemsHaveNone) {
   EXPECT_TRUE(layouts_.calls.empty());
   EXPECT_EQ(done->report().layout, "");
   EXPECT_EQ(problem(1), "");
+}
+
+// On a real CephFS, which INFERCLUSTER_CEPHFS names (a mounted directory).
+TEST(SegmentOnCephFs, IsLaidOutSavedAndRestored) {
+  const char* const mount = std::getenv("INFERCLUSTER_CEPHFS");  // NOLINT(concurrency-mt-unsafe): read only
+  if (mount == nullptr || *mount == '\0') GTEST_SKIP() << "INFERCLUSTER_CEPHFS names no mounted CephFS";
+  std::string root = (std::filesystem::path(mount) / "checkpoints-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(root.data()), nullptr) << root;
+  test::Memory memory;
+  memory.add(test::whole("w", test::Dtype::u8, {9'000'001}), 1);
+  {
+    auto checkpointer = Checkpointer::open(root, {});
+    ASSERT_TRUE(checkpointer.ok()) << checkpointer.error().to_string();
+    const auto save = (*checkpointer)->save(7, memory.state(), {});
+    ASSERT_TRUE(save.ok()) << save.error().to_string();
+    const Status durable = (*save)->wait();
+    ASSERT_TRUE(durable.ok()) << durable.error().to_string();
+    EXPECT_TRUE((*save)->report().layout.starts_with("cephfs, 1 stripe of 4.0 MiB, objects of 16.0 MiB, pool "))
+        << (*save)->report().layout;
+  }
+  auto checkpoint = Checkpoint::open(io::system_files(), root, 7);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
+  test::Memory loaded;
+  loaded.add(test::whole("w", test::Dtype::u8, {9'000'001}), 1, false);
+  const auto report = (*checkpoint)->restore(loaded.targets(), {});
+  ASSERT_TRUE(report.ok()) << report.error().to_string();
+  EXPECT_EQ(loaded.difference(1), "");
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace

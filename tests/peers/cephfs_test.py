@@ -62,3 +62,7 @@ def test_doctor_tells_the_layout(mount):
     found = {finding["subject"]: finding for finding in json.loads(result.stdout)["findings"]}
     assert found["layout"]["state"] == "cephfs, 2 stripes of 1.0 MiB, objects of 4.0 MiB, pool cephfs_data"
     assert found["file system"]["state"].startswith("fuse")
+
+
+def test_a_checkpoint_is_laid_out_saved_and_restored(mount):
+    run_tests("checkpoint_test", "--gtest_filter=SegmentOnCephFs.*", INFERCLUSTER_CEPHFS=str(mount))

@@ -65,7 +65,7 @@ class Loaded(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         report = self._report
-        rate = f"{report['gib_per_s']:.2f} GiB/s"
+        rate = f"{report['gib_per_s']:.2f} GiB/s" if report["gib_per_s"] else "no rate"
         return f"<infercluster.Loaded: {len(self)} tensors, {report['bytes']} bytes, {rate}, {report['backend']}>"
 
 

@@ -44,7 +44,7 @@ class _Report(TypedDict):
     bytes: int
     tensors: int
     seconds: float
-    gib_per_s: float
+    gib_per_s: float  # 0: none to show, as the GPU is a double for tests
     backend: str
     backend_reason: str
     peak_host_bytes: int

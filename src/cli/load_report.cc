@@ -65,10 +65,12 @@ nlohmann::ordered_json to_json(const load::Report& report) {
 }
 
 std::string to_text(const load::Report& report) {
-  std::string text =
-      fmt::format("{} in {}, {} in {}: {} by {}\n", counted(report.tensors, "tensor"),
-                  counted(report.files.size(), "file"), format_bytes(report.bytes), format_seconds(report.seconds),
-                  coloured(Colour::bold, format_rate(report.gib_per_s() * static_cast<double>(kGiB))), report.backend);
+  std::string text = fmt::format(
+      "{} in {}, {} in {}: {} by {}\n", counted(report.tensors, "tensor"), counted(report.files.size(), "file"),
+      format_bytes(report.bytes), format_seconds(report.seconds),
+      report.on_double ? std::string("no rate, on a double")
+                       : coloured(Colour::bold, format_rate(report.gib_per_s() * static_cast<double>(kGiB))),
+      report.backend);
   text += files_text(report.files);
   text += fmt::format("  waited for storage {:.2f} s, memory {:.2f} s, verify {:.2f} s, other {:.2f} s\n",
                       report.waited.storage, report.waited.memory, report.waited.verify, report.waited.other);

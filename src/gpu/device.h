@@ -38,6 +38,8 @@ class Device {
   [[nodiscard]] const std::string& name() const { return name_; }              // "NVIDIA H200"
   [[nodiscard]] const std::string& pci_bus_id() const { return pci_bus_id_; }  // "0000:0b:00.0", as sysfs spells it
   [[nodiscard]] std::optional<int> numa_node() const { return numa_node_; }
+  // A stand-in for tests, which calls itself "GPU double N": what it takes is no speed, and is not shown as one.
+  [[nodiscard]] bool is_double() const { return name_.starts_with("GPU double"); }
   // "GPU 0 (NVIDIA H200)", for messages.
   [[nodiscard]] std::string text() const;
   [[nodiscard]] CuDevice handle() const { return handle_; }

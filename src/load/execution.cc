@@ -67,6 +67,10 @@ Report Execution::report(const Runner& runner) const {
   report.requests = statistics.requests;
   report.retries = statistics.retries;
   report.notices = prepared.notices;
+  if (target->gpu() != nullptr && target->gpu()->is_double()) {
+    report.on_double = true;
+    report.notices.emplace_back("the GPU is a double for tests: what it takes is no speed");
+  }
   if (!backend_reason.empty()) report.notices.push_back("io_uring is not used: " + backend_reason);
   return report;
 }

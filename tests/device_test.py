@@ -71,6 +71,9 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path):
     assert time.monotonic() - started < 30
     with pytest.raises(budget.OutOfTime):
         mine.run(["/bin/true"], dict(os.environ), tmp_path)
+    mine.stage(50)
+    with pytest.raises(budget.Failed, match="not ended"):  # its own time, not the stage's
+        mine.run(["/bin/sleep", "100"], dict(os.environ), tmp_path, most=1.2)
 
 
 class FakeCheck:

@@ -49,7 +49,8 @@ class Budget:
         self._stage_ends = time.time() + share
 
     def run(self, command: list[str], environment: dict[str, str], cwd: pathlib.Path, most: float = 1e9) -> Done:
-        """Runs a program for at most `most` seconds. It is ended with all that it started when the time is over."""
+        """Runs a program for at most `most` seconds of the stage's, and fails it after these. It is ended with all that it
+        started when the time is over."""
         allowed = min(most, self.left())
         if allowed < 1:
             raise OutOfTime
@@ -65,6 +66,6 @@ class Budget:
             except subprocess.TimeoutExpired:
                 pass  # it waits for a driver, and does not end; nobody waits for it
             if isinstance(error, subprocess.TimeoutExpired):
-                raise OutOfTime from None
+                raise (OutOfTime() if self.left() < 1 else Failed(f"it has not ended after {allowed:.0f} s")) from None
             raise
         return Done(process.returncode, stdout, stderr)

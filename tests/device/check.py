@@ -38,9 +38,10 @@ CORRECT_BYTES = 256 << 20
 class Check:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.pack: pathlib.Path = arguments.pack
+        self.pack: pathlib.Path = arguments.pack.resolve()
         self.budget = Budget(arguments.started + SECONDS)
-        self.data = pathlib.Path(tempfile.mkdtemp(prefix="device-check-", dir=arguments.data))
+        # Programs run there: cuFile leaves a log where it is started.
+        self.data = pathlib.Path(tempfile.mkdtemp(prefix="device-check-", dir=arguments.data.resolve()))
         self.double = True  # until facts say otherwise: no figure is shown before
         self.device: dict[str, Any] = {}
         self.python_path: pathlib.Path | None = None
@@ -64,7 +65,7 @@ class Check:
 
     def program(self, name: str, *arguments: str, most: float = 1e9) -> Any:
         """The JSON document that a program of the pack prints."""
-        done = self.budget.run([str(self.pack / "bin" / name), *arguments], self.environment(), ROOT, most)
+        done = self.budget.run([str(self.pack / "bin" / name), *arguments], self.environment(), self.data, most)
         if done.status != 0:
             raise Failed(f"{name} {arguments[0]}: {done.why}")
         return json.loads(done.stdout)
@@ -72,7 +73,7 @@ class Check:
     def python(self, *arguments: str, most: float = 1e9) -> Any:
         if self.python_path is None:
             raise Skipped("the extension module is not built")
-        done = self.budget.run([sys.executable, str(HERE / "contestant.py"), *arguments], self.environment(), ROOT, most)
+        done = self.budget.run([sys.executable, str(HERE / "contestant.py"), *arguments], self.environment(), self.data, most)
         if done.status == 3:
             raise Skipped(done.why)
         if done.status != 0:
@@ -96,7 +97,7 @@ class Check:
         chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*" + (":Gds*" if self.double else ""))
         report = self.data / "tests.json"
         command = [str(self.pack / "bin" / "load_test"), f"--gtest_filter={chosen}", f"--gtest_output=json:{report}"]
-        done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, ROOT)
+        done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, self.data)
         if not report.exists():
             raise Failed(f"load_test: {done.why}")
         cases = [case for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
@@ -116,7 +117,7 @@ class Check:
 
     def build_python(self) -> None:
         if self.arguments.python_path:
-            self.python_path = self.arguments.python_path
+            self.python_path = self.arguments.python_path.resolve()
             return
         done = self.budget.run([sys.executable, str(HERE / "extension.py"), str(self.pack)], dict(os.environ), ROOT)
         if done.status != 0:

@@ -146,8 +146,7 @@ void add_shard(load::Options& options, std::string pattern, std::uint32_t dimens
 void add_into(load::Options& options, std::string name, std::uintptr_t address, std::uint64_t bytes, int device) {
   const memory::Kind kind = device < 0 ? memory::Kind::host : memory::Kind::cuda;
   options.into.push_back(
-      {.name = std::move(name),
-       .destination = {.kind = kind, .device = device, .address = address, .bytes = bytes}});
+      {.name = std::move(name), .destination = {.kind = kind, .device = device, .address = address, .bytes = bytes}});
 }
 
 // A Python object that keeps memory, let go on any thread. One that is left when the interpreter ends stays: nobody
@@ -161,7 +160,8 @@ std::shared_ptr<void> owner_of(nb::object object) {
           }};
 }
 
-// `allocate(bytes)` gives an object that keeps the memory, and its address; called with the GIL, on threads of ours too.
+// `allocate(bytes)` gives an object that keeps the memory, and its address; called with the GIL, on threads of ours
+// too.
 memory::Allocate caller_allocator(nb::object allocate, int ordinal) {
   const std::shared_ptr<void> callable = owner_of(std::move(allocate));
   return [callable, ordinal](std::uint64_t bytes) -> Result<memory::Block> {
@@ -194,7 +194,8 @@ void bind_options(nb::module_& module) {
       .def("add_shard", &add_shard, nb::arg("pattern"), nb::arg("dimension"), nb::arg("rank"), nb::arg("world"))
       .def("add_into", &add_into, nb::arg("name"), nb::arg("address"), nb::arg("bytes"), nb::arg("device") = -1)
       .def("set_device", &set_device, nb::arg("ordinal"), nb::arg("stream"), nb::arg("allocate").none())
-      .def_prop_ro("device", [](const load::Options& options) { return options.device ? options.device->ordinal : -1; });
+      .def_prop_ro("device",
+                   [](const load::Options& options) { return options.device ? options.device->ordinal : -1; });
   module.def("options_from_environment", [] { return unwrap(options_from_environment()); });
 }
 

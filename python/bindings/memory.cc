@@ -50,8 +50,7 @@ void bind_device_memory(nb::module_& module) {
   nb::class_<DeviceMemory>(module, "DeviceMemory")
       .def("__len__", [](const DeviceMemory& memory) { return memory.bytes; })
       .def_ro("device", &DeviceMemory::device)
-      .def_prop_ro("address",
-                   [](const DeviceMemory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data); })
+      .def_prop_ro("address", [](const DeviceMemory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data); })
       .def("copy_to_host", &copy_to_host, nb::arg("address"));
   module.def("dlpack", &dlpack, nb::arg("memory"), nb::arg("code"), nb::arg("bits"), nb::arg("shape"));
   module.def("allocate_on_device", &allocate, nb::arg("device"), nb::arg("bytes"));

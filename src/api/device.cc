@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/runtime.h"
 #include "gpu/device.h"
+#include "api/runtime.h"
 #include "gpu/memory.h"
 #include "infercluster/infercluster.h"
 

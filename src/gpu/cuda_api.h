@@ -139,6 +139,7 @@ struct CuMemcpy2D {
 
 // What was found in the library; each member has the name of its symbol. All are there, or there is no Driver.
 struct CudaApi {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a parameter list stands in no others
 #define IC_CUDA_MEMBER(symbol, parameters) CuResult(*symbol) parameters = nullptr;
   IC_CUDA_FUNCTIONS(IC_CUDA_MEMBER)
 #undef IC_CUDA_MEMBER

@@ -123,6 +123,7 @@ enum class CuFileBool : int { allow_compat_mode = 1, force_compat_mode = 2, use_
 // clang-format on
 
 struct CuFileApi {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a parameter list stands in no others
 #define IC_CUFILE_MEMBER(symbol, returned, parameters) returned(*symbol) parameters = nullptr;
   IC_CUFILE_FUNCTIONS(IC_CUFILE_MEMBER)
   IC_CUFILE_OPTIONAL_FUNCTIONS(IC_CUFILE_MEMBER)

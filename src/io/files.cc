@@ -191,8 +191,8 @@ class SystemFiles final : public FileCalls {
     const std::string path = path_in(directory, name);
     IC_TRY(const std::uint64_t size, size_of(directory, name));
     if (size > limit) {
-      return Error(ErrorCode::too_large, "expected at most " + std::to_string(limit) + " bytes, found " +
-                                             std::to_string(size))
+      return Error(ErrorCode::too_large,
+                   "expected at most " + std::to_string(limit) + " bytes, found " + std::to_string(size))
           .with_path(path);
     }
     const Fd fd(uninterrupted(

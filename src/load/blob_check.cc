@@ -48,9 +48,7 @@ Status check_blob(const BlobCheck& check, Target& target) {
   for (std::size_t i = check.unit.first_tensor; i < check.unit.last_tensor; ++i) {  // in the order of the file
     const PlannedTensor& tensor = check.plan.tensors[i];
     if (tensor.placement == Placement::empty) continue;
-    const memory::Span span = tensor.placement == Placement::caller
-                                  ? *tensor.destination
-                                  : check.block.span.part(tensor.offset, tensor.bytes);
+    const memory::Span span = tensor.span_in(check.block.span);
     IC_CHECK(add_span(hash, span, window, target));
   }
   const std::string found = hash.finish_hex();

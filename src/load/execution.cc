@@ -81,12 +81,10 @@ LoadedTensor loaded_tensor(const Prepared& prepared, std::size_t index, const me
   const PlannedTensor& planned = prepared.plan.tensors[index];
   const safetensors::Tensor& tensor = prepared.tables().tensor(planned.ref);
   LoadedTensor one{tensor.name, tensor.dtype, planned.shape, nowhere, planned.bytes, -1, nullptr};
-  if (planned.placement == Placement::arena) {
-    one.data = block.span.host() + planned.offset;
-    one.device = block.span.device;
-  } else if (planned.placement == Placement::caller) {
-    one.data = planned.destination->host();
-    one.device = planned.destination->device;
+  if (planned.placement != Placement::empty) {
+    const memory::Span span = planned.span_in(block.span);
+    one.data = span.host();
+    one.device = span.device;
   }
   return one;
 }

@@ -48,6 +48,11 @@ struct PlannedTensor {
   Placement placement = Placement::empty;
   std::uint64_t offset = 0;                 // in the unit's arena, after moves
   std::optional<memory::Span> destination;  // of Placement::caller
+
+  // Where its bytes are; `unit` is its unit's memory. Not of Placement::empty.
+  [[nodiscard]] memory::Span span_in(const memory::Span& unit) const {
+    return placement == Placement::caller ? *destination : unit.part(offset, bytes);
+  }
 };
 
 // Rows of one tensor that arrive by staged transfers.

@@ -261,9 +261,7 @@ Status Runner::scatter(const Unit& unit, const PlannedTransfer& transfer, const 
   for (const std::uint32_t index : transfer.scatter) {
     const StagedRows& staged = unit.rows[index];
     const PlannedTensor& tensor = plan_.tensors[staged.tensor];
-    const memory::Span span = tensor.placement == Placement::caller
-                                  ? *tensor.destination
-                                  : state.block.span.part(tensor.offset, tensor.bytes);
+    const memory::Span span = tensor.span_in(state.block.span);
     IC_TRY(const std::uint64_t copied, scatter_rows(staged.rows, transfer.file_offset, window, span, *copier_));
     if (span.kind == memory::Kind::host) moved_bytes_ += copied;
   }

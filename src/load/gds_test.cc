@@ -52,22 +52,11 @@ class GdsLoad : public ::testing::Test {
     return (*job)->finish();
   }
 
-  void seal() {
-    for (const char* const file : {"a.safetensors", "b.safetensors"}) {
-      const std::string path = repository_.path(file);
-      const std::string bytes = os::read_small_file(path, kGiB).value();
-      SealBuilder builder;
-      builder.add(std::as_bytes(std::span(bytes)));
-      ASSERT_TRUE(os::write_file_atomically(seal_path_of(path, ""), builder.finish().serialize()).ok());
-    }
+  void seal() const {
+    for (const char* const file : {"a.safetensors", "b.safetensors"}) repository_.seal(file);
   }
-
-  void make_cold() {
-    for (const char* file : {"a.safetensors", "b.safetensors"}) {
-      const auto fd = os::open_for_reading(repository_.path(file)).value();
-      ASSERT_EQ(::fsync(fd.get()), 0);
-      ASSERT_TRUE(os::drop_page_cache(fd).ok());
-    }
+  void make_cold() const {
+    for (const char* const file : {"a.safetensors", "b.safetensors"}) repository_.make_cold(file);
   }
 
   Control control_;

@@ -32,24 +32,9 @@ class JobTest : public OnEachWay {
                         3);
   }
 
-  static void drop(const std::string& path) {
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    ::fsync(fd.get());
-    ASSERT_TRUE(os::drop_page_cache(fd).ok());
-  }
-
   static void warm(const std::string& path) {
     const auto bytes = os::read_small_file(path, kGiB);
     ASSERT_TRUE(bytes.ok());
-  }
-
-  static void seal_file(const std::string& path) {
-    std::ifstream stream(path, std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-    SealBuilder builder;
-    builder.add(std::as_bytes(std::span(bytes)));
-    const std::vector<std::byte> seal = builder.finish().serialize();
-    ASSERT_TRUE(os::write_file_atomically(seal_path_of(path, ""), seal).ok());
   }
 
   static void overwrite(const LoadedTensor& tensor, std::byte value) {
@@ -78,8 +63,8 @@ TEST_P(JobTest, AllTensorsArriveEqualColdAndWarm) {
   fill(repository);
   for (const bool cold : {true, false}) {
     if (cold) {
-      drop(repository.path("a.safetensors"));
-      drop(repository.path("b.safetensors"));
+      repository.make_cold("a.safetensors");
+      repository.make_cold("b.safetensors");
     } else {
       warm(repository.path("a.safetensors"));
       warm(repository.path("b.safetensors"));
@@ -141,7 +126,7 @@ TEST_P(JobTest, OnlyEmptyTensorsNeedNoRead) {
 TEST_P(JobTest, NamesAndSlicesBringOnlyTheirBytes) {
   TestRepository repository;
   fill(repository);
-  drop(repository.path("a.safetensors"));
+  repository.make_cold("a.safetensors");
   options_.names = {"big"};
   options_.slices = {{"big", {}, Shard{0, 2, 8}}};
   Loaded loaded = load(repository.open()).value();
@@ -208,8 +193,8 @@ TEST_P(JobTest, SealsAreCheckedInThePipelineAndNameTheTensor) {
   ASSERT_FALSE(unsealed.ok());
   EXPECT_THAT(unsealed.error().to_string(), HasSubstr("infercluster seal"));
 
-  seal_file(repository.path("a.safetensors"));
-  seal_file(repository.path("b.safetensors"));
+  repository.seal("a.safetensors");
+  repository.seal("b.safetensors");
   const Loaded loaded = load(repository.open()).value();
   repository.expect_equal(loaded);
   EXPECT_EQ(loaded.report.files[0].verification, "seal");
@@ -236,7 +221,7 @@ TEST_P(JobTest, SealsAreCheckedInThePipelineAndNameTheTensor) {
 TEST_P(JobTest, SealsAlsoCoverSlicesAndCallersMemory) {
   TestRepository repository;
   fill(repository);
-  seal_file(repository.path("a.safetensors"));
+  repository.seal("a.safetensors");
   options_.verify = Verify::always;
   options_.names = {"big", "odd"};
   options_.slices = {{"big", {}, Shard{0, 1, 2}}};
@@ -323,7 +308,7 @@ TEST_P(JobTest, ADirectLoadFillsThePageCacheBehindItself) {
   const std::string path = repository.path("m.safetensors");
   const auto opened = repository.open();
   for (const PageCache policy : {PageCache::bypass, PageCache::automatic}) {
-    drop(path);
+    repository.make_cold("m.safetensors");
     options_.page_cache = policy;
     auto job = Job::start(opened, options_, environment_).value();
     const Loaded loaded = job->finish().value();

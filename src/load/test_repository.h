@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,9 @@
 #include "gpu/memory.h"
 #include "load/job.h"
 #include "load/repository.h"
+#include "load/seal.h"
+#include "os/file.h"
+#include "os/page_cache.h"
 #include "safetensors/header.h"
 #include "testing/gpu_double/control.h"
 #include "testing/temp_dir.h"
@@ -62,6 +67,18 @@ class TestRepository {
 
   [[nodiscard]] std::string path(const std::string& file = "") const {
     return file.empty() ? directory_.path().string() : directory_.file(file);
+  }
+  // None of the file's pages is in the page cache afterwards.
+  void make_cold(const std::string& file) const {
+    const Fd fd = os::open_for_reading(path(file)).value();
+    ASSERT_EQ(::fsync(fd.get()), 0);
+    ASSERT_TRUE(os::drop_page_cache(fd).ok());
+  }
+  void seal(const std::string& file) const {
+    const std::string bytes = os::read_small_file(path(file), std::uint64_t{1} << 30).value();
+    SealBuilder builder;
+    builder.add(std::as_bytes(std::span(bytes)));
+    ASSERT_TRUE(os::write_file_atomically(seal_path_of(path(file), ""), builder.finish().serialize()).ok());
   }
   [[nodiscard]] std::shared_ptr<const Repository> open() const {
     return std::make_shared<const Repository>(open_repository(path()).value());

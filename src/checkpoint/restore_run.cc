@@ -175,20 +175,13 @@ class RestoreRun {
   std::uint64_t bytes_read_ = 0;
 };
 
-}  // namespace
-
-Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const RestoreOptions& options) const {
-  const Clock::TimePoint begin = steady_clock().now();
-  IC_CHECK(check(targets));
-  IC_TRY(std::vector<SegmentReads> segments, plan_reads(*this, targets, kWindowBytes));
+// Reads and checks what was planned since `begin`.
+Result<RestoreReport> run_reads(const Checkpoint& checkpoint, std::vector<SegmentReads> segments,
+                                const RestoreOptions& options, Clock::TimePoint begin) {
   RestoreReport report;
   report.segments = segments.size();
-  for (const Target& target : targets) {
-    IC_TRY(const std::uint64_t bytes, check_piece(target.piece));
-    report.bytes_wanted += bytes;
-  }
   if (!segments.empty()) {
-    RestoreRun run(*this, std::move(segments), options);
+    RestoreRun run(checkpoint, std::move(segments), options);
     IC_CHECK(run.run());
     report.bytes_read = run.bytes_read();
   }
@@ -196,18 +189,25 @@ Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const
   return report;
 }
 
+}  // namespace
+
+Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const RestoreOptions& options) const {
+  const Clock::TimePoint begin = steady_clock().now();
+  IC_CHECK(check(targets));
+  IC_TRY(std::vector<SegmentReads> segments, plan_reads(*this, targets, kWindowBytes));
+  std::uint64_t bytes_wanted = 0;
+  for (const Target& target : targets) {
+    IC_TRY(const std::uint64_t bytes, check_piece(target.piece));
+    bytes_wanted += bytes;
+  }
+  IC_TRY(RestoreReport report, run_reads(*this, std::move(segments), options, begin));
+  report.bytes_wanted = bytes_wanted;
+  return report;
+}
+
 Result<RestoreReport> Checkpoint::verify(const RestoreOptions& options) const {
   const Clock::TimePoint begin = steady_clock().now();
-  std::vector<SegmentReads> segments = plan_whole_reads(*this, kWindowBytes);
-  RestoreReport report;
-  report.segments = segments.size();
-  if (!segments.empty()) {
-    RestoreRun run(*this, std::move(segments), options);
-    IC_CHECK(run.run());
-    report.bytes_read = run.bytes_read();
-  }
-  report.seconds = seconds_between(begin, steady_clock().now());
-  return report;
+  return run_reads(*this, plan_whole_reads(*this, kWindowBytes), options, begin);
 }
 
 }  // namespace infercluster::checkpoint

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
+#include "checkpoint/staging.h"
 #include "exchange/cause.h"
 #include "exchange/wire.h"
 #include "os/file.h"
@@ -28,25 +29,6 @@ Error disagreement(std::size_t rank, const Opening& its, const Opening& first) {
                                                 ", and rank 0 step " + std::to_string(first.step) +
                                                 (its.exists != first.exists ? ", with another `exists`" : ""))
       .with_hint("All ranks save the same steps in the same order");
-}
-
-// What of the header and the state lies in the window. `next`: the first placement that does not end before it.
-std::vector<CopyItem> items_of(const Layout& layout, const State& state, const ImageWindow& window, std::size_t& next) {
-  const std::uint64_t end = window.begin + window.bytes;
-  std::byte* to = window.snapshot.memory().data();
-  std::vector<CopyItem> items;
-  const auto add = [&](const std::byte* from, std::uint64_t begin, std::uint64_t bytes) {
-    const std::uint64_t first = std::max(begin, window.begin);
-    const std::uint64_t last = std::min(begin + bytes, end);
-    if (first < last) items.push_back({from + (first - begin), to + (first - window.begin), last - first});
-  };
-  add(reinterpret_cast<const std::byte*>(layout.header.data()), 0, layout.header.size());
-  for (std::size_t i = next; i < layout.placements.size() && layout.placements[i].begin < end; ++i) {
-    const Placement& placement = layout.placements[i];
-    add(state.pieces[placement.piece].data, placement.begin, placement.bytes);
-    if (placement.begin + placement.bytes <= end) next = i + 1;
-  }
-  return items;
 }
 
 }  // namespace
@@ -72,7 +54,6 @@ struct Checkpointer::Impl {
   Status agree(SaveJob& job, const State& state, const SaveOptions& options);
   Status look_at(const std::vector<Opening>& openings);
   Status plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings);
-  Status stage(const Layout& layout, const State& state, ImageWindows& image, SaveReport& report);
   void enqueue(SaveJob job);
   void work();
   void stop();
@@ -137,7 +118,7 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, cons
   const Clock::TimePoint started = job.started;
   enqueue(std::move(job));
   if (image != nullptr) {
-    Status staged = stage(layout, state, *image, report);
+    Status staged = stage(layout, state, arenas, *image, report);
     if (!staged.ok()) {
       image->fail(staged.error());
       const Status failed = save->wait();
@@ -164,7 +145,11 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
     }
   }
   Pieces pieces;
-  for (const HostPiece& piece : state.pieces) pieces.push_back(piece.piece);
+  for (const HostPiece& source : state.pieces) {
+    const Status fits = check_strides(source.piece, source.strides, MemoryUse::read);
+    if (!fits.ok()) return job.ranks->abort(fits.error(), 0, deadline);
+    pieces.push_back(source.piece);
+  }
   own.pieces_unchanged = plan_.has_value() && pieces == own_pieces_;
   if (!own.pieces_unchanged) own.pieces = encode_pieces(pieces);
   if (shared.rank == 0 && own.failed_number == 0) {
@@ -241,23 +226,6 @@ Status Checkpointer::Impl::plan(SaveJob& job, Pieces pieces, const std::vector<O
   IC_TRY(job.layout, lay_out(own_pieces_, plan_->writes[static_cast<std::size_t>(shared.rank)]));
   job.report.bytes = job.layout.chunks.empty() ? 0 : job.layout.bytes;
   if (!job.layout.chunks.empty()) job.image = std::make_shared<ImageWindows>();
-  return {};
-}
-
-Status Checkpointer::Impl::stage(const Layout& layout, const State& state, ImageWindows& image, SaveReport& report) {
-  const std::uint64_t window_max = arenas.window_bytes();
-  std::size_t next = 0;  // placement
-  for (std::uint64_t begin = 0; begin < layout.bytes; begin += window_max) {
-    const Clock::TimePoint asked = steady_clock().now();
-    ImageWindow window{begin, std::min(window_max, layout.bytes - begin), {}};
-    IC_TRY(window.snapshot, arenas.acquire(align_up(window.bytes, memory::kArenaAlignment)));
-    const Clock::TimePoint acquired = steady_clock().now();
-    copy_all(items_of(layout, state, window, next));
-    report.arena_wait_seconds += seconds_between(asked, acquired);
-    report.copy_seconds += seconds_between(acquired, steady_clock().now());
-    ++report.waves;
-    image.push(std::move(window));
-  }
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/box_copy.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/plan.h"
 #include "checkpoint/retention.h"
@@ -20,10 +21,11 @@
 
 namespace infercluster::checkpoint {
 
-// A piece of state in host memory, row-major.
+// A piece of state in host memory. It is saved row-major, in the order of its dimensions, however it lies there.
 struct HostPiece {
   Piece piece;
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // the box's first element
+  Strides strides = {};
 };
 
 struct State {

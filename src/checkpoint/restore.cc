@@ -87,6 +87,7 @@ Status Checkpoint::check(std::span<const Target> targets) const {
   for (const Target& target : targets) {
     const Piece& piece = target.piece;
     IC_CHECK(check_piece(piece));
+    IC_CHECK(check_strides(piece, target.strides, MemoryUse::write));
     const auto found = tensors_.find(piece.tensor);
     if (found == tensors_.end()) {
       missing.add(piece.tensor);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/box_copy.h"
 #include "checkpoint/plan.h"
 #include "io/backend.h"
 #include "io/files.h"
@@ -31,10 +32,11 @@ struct StoredTensor {
   std::vector<Part> parts;
 };
 
-// Memory for a box of a tensor, row-major.
+// Memory for a box of a tensor.
 struct Target {
   Piece piece;
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;  // the box's first element
+  Strides strides = {};
 };
 
 struct RestoreOptions {

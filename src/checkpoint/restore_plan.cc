@@ -11,7 +11,7 @@ using manifest::kBlockBytes;
 
 std::vector<Window> windows_of(const SegmentReads& reads, std::uint64_t window_bytes) {
   std::vector<bool> needed(reads.segment->block_crcs.size());
-  for (const BoxCopy& copy : reads.copies) {
+  for (const auto& [copy, target] : reads.copies) {
     for (std::uint64_t row = 0; row < copy.rows(); ++row) {
       const std::uint64_t begin = copy.file_offset(row);
       const std::uint64_t last = (begin + copy.row_bytes() - 1) / kBlockBytes;
@@ -32,11 +32,12 @@ std::vector<Window> windows_of(const SegmentReads& reads, std::uint64_t window_b
 }
 
 // Chunks that share bytes of a file: no writer of ours makes them, and copies are found by their order.
-bool chunks_overlap(const std::vector<BoxCopy>& sorted) {
+bool chunks_overlap(const std::vector<TargetCopy>& sorted) {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const bool same =
-        sorted[i].chunk_begin() == sorted[i - 1].chunk_begin() && sorted[i].chunk_end() == sorted[i - 1].chunk_end();
-    if (!same && sorted[i].chunk_begin() < sorted[i - 1].chunk_end()) return true;
+    const BoxCopy& last = sorted[i - 1].box;
+    const BoxCopy& next = sorted[i].box;
+    const bool same = next.chunk_begin() == last.chunk_begin() && next.chunk_end() == last.chunk_end();
+    if (!same && next.chunk_begin() < last.chunk_end()) return true;
   }
   return false;
 }
@@ -50,17 +51,18 @@ Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::
     for (const StoredTensor::Part& part : checkpoint.tensors().at(target.piece.tensor).parts) {
       const manifest::Index& index = checkpoint.indexes()[part.index];
       const manifest::Chunk& chunk = index.chunks[part.chunk];
-      IC_TRY(auto copy, BoxCopy::between(chunk, target.piece.box, target.data));
+      IC_TRY(auto copy, BoxCopy::between(chunk, target.piece.box, target.strides));
       if (!copy || copy->row_bytes() == 0) continue;
       SegmentReads& reads = by_segment[{part.index, chunk.segment}];
       reads.segment = &index.segments[chunk.segment];
-      reads.copies.push_back(*std::move(copy));
+      reads.copies.push_back({*std::move(copy), &target});
     }
   }
   std::vector<SegmentReads> all;
   for (auto& [key, reads] : by_segment) {
-    std::stable_sort(reads.copies.begin(), reads.copies.end(),
-                     [](const BoxCopy& a, const BoxCopy& b) { return a.chunk_begin() < b.chunk_begin(); });
+    std::stable_sort(reads.copies.begin(), reads.copies.end(), [](const TargetCopy& a, const TargetCopy& b) {
+      return a.box.chunk_begin() < b.box.chunk_begin();
+    });
     if (chunks_overlap(reads.copies)) {
       return Error(ErrorCode::corrupt, "chunks of " + reads.segment->name + " overlap in the file")
           .with_path(checkpoint.path());

@@ -17,13 +17,18 @@ struct Window {
   std::uint64_t end = 0;    // a multiple of it too, or the file's end
 };
 
-struct SegmentReads {
-  const manifest::Segment* segment = nullptr;
-  std::vector<BoxCopy> copies;  // by chunk_begin()
-  std::vector<Window> windows;  // ascending, disjoint: the blocks that the copies touch, and no other
+struct TargetCopy {
+  BoxCopy box;
+  const Target* target = nullptr;
 };
 
-// Only segments that are needed. `targets` fit the checkpoint's tensors.
+struct SegmentReads {
+  const manifest::Segment* segment = nullptr;
+  std::vector<TargetCopy> copies;  // by chunk_begin()
+  std::vector<Window> windows;     // ascending, disjoint: the blocks that the copies touch, and no other
+};
+
+// Only segments that are needed. `targets` fit the checkpoint's tensors, and are referred to.
 Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::span<const Target> targets,
                                              std::uint64_t window_bytes);
 

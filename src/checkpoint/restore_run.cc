@@ -155,11 +155,13 @@ class RestoreRun {
   }
 
   void scatter(const Slot& slot, const std::byte* bytes) const {
-    const std::vector<BoxCopy>& copies = segments_[slot.segment].copies;
-    const auto first = std::partition_point(copies.begin(), copies.end(),
-                                            [&](const BoxCopy& copy) { return copy.chunk_end() <= slot.window.begin; });
-    for (auto copy = first; copy != copies.end() && copy->chunk_begin() < slot.window.end; ++copy) {
-      copy->copy(bytes, slot.window.begin, slot.window.end - slot.window.begin);
+    const std::vector<TargetCopy>& copies = segments_[slot.segment].copies;
+    const auto first = std::partition_point(copies.begin(), copies.end(), [&](const TargetCopy& copy) {
+      return copy.box.chunk_end() <= slot.window.begin;
+    });
+    for (auto next = first; next != copies.end() && next->box.chunk_begin() < slot.window.end; ++next) {
+      for (const BoxCopy::Part& part : next->box.parts(slot.window.begin, slot.window.end))
+        copy(to_memory(part, bytes, slot.window.begin, next->target->data));
     }
   }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -106,17 +105,10 @@ void SnapshotArenas::give_back(unsigned generation) {
   free_.notify_all();
 }
 
-void copy_all(std::span<const CopyItem> items) {
-  std::vector<CopyItem> pieces;
-  for (CopyItem item : items) {
-    while (item.bytes > 0) {
-      const std::uint64_t bytes = std::min(item.bytes, kCopyPieceBytes);
-      pieces.push_back({item.from, item.to, bytes});
-      item = {item.from + bytes, item.to + bytes, item.bytes - bytes};
-    }
-  }
-  in_parallel(pieces.size(),
-              [&pieces](std::uint64_t i) { std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes); });
+void copy_all(std::vector<StridedCopy> items) {
+  std::vector<StridedCopy> parts;
+  for (StridedCopy& item : items) divide(std::move(item), kCopyPieceBytes, parts);
+  in_parallel(parts.size(), [&parts](std::uint64_t i) { copy(parts[i]); });
 }
 
 }  // namespace infercluster::checkpoint

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/strided_copy.h"
 #include "memory/arena.h"
 
 namespace infercluster::checkpoint {
@@ -65,12 +66,7 @@ class SnapshotArenas {
   std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; an arena belongs to its lease
 };
 
-struct CopyItem {
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  std::uint64_t bytes = 0;
-};
 // By several threads when that pays; returns when all is copied.
-void copy_all(std::span<const CopyItem> items);
+void copy_all(std::vector<StridedCopy> items);
 
 }  // namespace infercluster::checkpoint

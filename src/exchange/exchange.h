@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small bytes between the ranks of one job: gather, agree, abort with the first cause, each with a deadline.
+// Small bytes between the ranks of one job: gather, decide, agree, abort with the first cause, each with a deadline.
 //
 // Calls are made in rounds: every rank makes the same calls in the same order. A round has exactly one verdict, which
 // all ranks get: either what all of them gave, or the first cause that kept one of them from it. So no rank can succeed
@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,8 +42,8 @@ struct Cause {
   Error error;
 };
 
-// The ranks of one job. Thread rule: gather, agree and nested by one thread at a time; abort, check and cause by any
-// thread at any time, also while another waits in gather.
+// The ranks of one job. Thread rule: gather, decide, agree and nested by one thread at a time; abort, check and cause
+// by any thread at any time, also while another waits in gather.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -57,6 +58,13 @@ class Exchange {
   // abort; timed_out, naming the ranks that were missing; too_large. invalid_argument (a bad tag, or bytes over the
   // limit) aborts too: the others would wait in vain.
   virtual Result<std::vector<std::string>> gather(std::string_view tag, std::string_view bytes, Deadline deadline) = 0;
+
+  // What rank 0 makes of what every rank gave, by rank: what the others receive does not grow with the ranks.
+  // `decision` runs on rank 0 alone, in the call, once all have come. Errors: as gather; and the one that `decision`
+  // returns, which ends the job on all ranks as rank 0's.
+  using Decision = std::function<Result<std::string>(const std::vector<std::string>& given)>;
+  virtual Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
+                                     Deadline deadline) = 0;
 
   // Success where all ranks gave the same bytes. Errors: as gather; and invalid_argument, naming the ranks that differ
   // from the most (from rank 0 where there is no most).

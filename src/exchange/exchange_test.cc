@@ -66,6 +66,45 @@ TEST_P(ExchangeTest, AllRanksGetAllBytesInAnyOrderOfArrival) {
   }
 }
 
+TEST_P(ExchangeTest, RankZeroDecidesUponWhatAllGave) {
+  with_ranks({2, 0, 3, 1}, [&](int rank, Exchange& exchange) {
+    for (int round = 0; round < 3; ++round) {
+      int calls = 0;
+      const auto join = [&](const std::vector<std::string>& given) -> Result<std::string> {
+        ++calls;
+        return given.at(0) + given.at(1) + given.at(2) + given.at(3);
+      };
+      const auto decided = exchange.decide("plan", std::to_string(rank + round), join, deadline_in(kAmple));
+      ASSERT_TRUE(decided.ok()) << decided.error().to_string();
+      EXPECT_EQ(*decided, std::vector<std::string>({"0123", "1234", "2345"})[static_cast<std::size_t>(round)]);
+      EXPECT_EQ(calls, rank == 0 ? 1 : 0);
+    }
+  });
+}
+
+TEST_P(ExchangeTest, ADecisionThatFailsEndsItOnAllRanks) {
+  with_ranks(ranks_of(3), [&](int rank, Exchange& exchange) {
+    const auto fail = [](const std::vector<std::string>&) -> Result<std::string> {
+      return Error(ErrorCode::invalid_argument, "a hole").with_tensor("w");
+    };
+    const auto decided = exchange.decide("plan", "", fail, deadline_in(kAmple));
+    ASSERT_FALSE(decided.ok()) << rank;
+    EXPECT_EQ(decided.error().message(), "rank 0: a hole");
+    EXPECT_EQ(decided.error().tensor(), "w");
+    EXPECT_EQ(exchange.gather("roots", "", deadline_in(kAmple)).error().message(), "rank 0: a hole");
+  });
+}
+
+TEST_P(ExchangeTest, AnAbortComesBeforeADecisionOrAfterIt) {
+  for (int run = 0; run < 10; ++run) {
+    with_ranks(ranks_of(3), [&](int rank, Exchange& exchange) {
+      if (rank == 2) (void)exchange.abort(Error(ErrorCode::io, "broken"), 0, deadline_in(kAmple));
+      const auto decide = [](const std::vector<std::string>&) -> Result<std::string> { return std::string("x"); };
+      EXPECT_EQ(exchange.decide("plan", "", decide, deadline_in(kAmple)).error().message(), "rank 2: broken");
+    });
+  }
+}
+
 TEST_P(ExchangeTest, ADifferenceIsTheSameErrorOnAllRanks) {
   with_ranks(ranks_of(4), [&](int rank, Exchange& exchange) {
     const Status status = exchange.agree("plan", rank == 2 ? "b" : "a", deadline_in(kAmple));

@@ -81,6 +81,13 @@ Result<std::vector<std::string>> Rounds::gather(std::string_view tag, std::strin
   return abort(Error(ErrorCode::internal, "an agreement came back for a gather"), 0, deadline);
 }
 
+Result<std::string> Rounds::decide(std::string_view tag, std::string_view bytes, const Decision& decision,
+                                   Deadline deadline) {
+  IC_TRY(Outcome outcome, take_part({Call::decide, tag, bytes, kBytesMax, deadline, nullptr, &decision}));
+  if (auto* decided = std::get_if<Decided>(&*outcome.verdict)) return std::move(decided->bytes);
+  return abort(Error(ErrorCode::internal, "another call's verdict came back for a decision"), 0, deadline);
+}
+
 Status Rounds::agree(std::string_view tag, std::string_view bytes, Deadline deadline) {
   IC_CHECK(take_part({Call::agree, tag, bytes, kAgreeBytesMax, deadline}));
   return {};
@@ -133,8 +140,18 @@ Result<Rounds::Outcome> Rounds::collect(const Wanted& wanted, std::uint64_t roun
     total += contribution.bytes.size();
     if (total > kGatheredBytesMax) all.resize(static_cast<std::size_t>(rank) + 1);
   }
-  IC_TRY(Verdict verdict, propose(round, judge(std::move(all)), wanted.deadline));
+  IC_TRY(Verdict verdict, propose(round, decide_upon(wanted, judge(std::move(all))), wanted.deadline));
   return Outcome{.verdict = std::move(verdict)};
+}
+
+Verdict Rounds::decide_upon(const Wanted& wanted, Verdict judged) {
+  const auto* given = std::get_if<Values>(&judged);
+  if (wanted.call != Call::decide || given == nullptr) return judged;
+  Result<std::string> decided = (*wanted.decision)(*given);
+  if (!decided.ok()) return cause_of(0, decided.error(), 0);
+  const Status fits = check_arguments(wanted.tag, decided->size(), kGatheredBytesMax);
+  if (!fits.ok()) return cause_of(0, fits.error(), 0);
+  return Decided{std::move(decided).value()};
 }
 
 // An empty outcome: the rank came.

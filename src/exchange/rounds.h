@@ -62,6 +62,8 @@ class Rounds final : public Exchange {
   [[nodiscard]] int rank() const override { return job_->member().rank; }
   [[nodiscard]] int world() const override { return job_->member().world; }
   Result<std::vector<std::string>> gather(std::string_view tag, std::string_view bytes, Deadline deadline) override;
+  Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
+                             Deadline deadline) override;
   Status agree(std::string_view tag, std::string_view bytes, Deadline deadline) override;
   Error abort(const Error& error, std::uint64_t bytes, Deadline deadline) override;
   Status check() override;
@@ -81,6 +83,7 @@ class Rounds final : public Exchange {
     std::uint64_t bytes_max;
     Deadline deadline;
     const Watch* watch = nullptr;
+    const Decision* decision = nullptr;  // of Call::decide
   };
   // A round's verdict, or none: then the watch ended the wait with that error.
   struct Outcome {
@@ -90,6 +93,7 @@ class Rounds final : public Exchange {
   Result<Outcome> take_part(const Wanted& wanted);
   Result<Outcome> play(const Wanted& wanted, std::uint64_t round);
   Result<Outcome> collect(const Wanted& wanted, std::uint64_t round);
+  static Verdict decide_upon(const Wanted& wanted, Verdict judged);
   Result<Outcome> collect_one(const Wanted& wanted, std::uint64_t round, int rank, Contribution& into);
   Result<Outcome> wait_for_verdict(const Wanted& wanted, std::uint64_t round);
   Result<std::vector<int>> missing_in(std::uint64_t round);

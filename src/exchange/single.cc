@@ -17,6 +17,13 @@ class Single final : public Exchange {
     return std::vector<std::string>{std::string(bytes)};
   }
 
+  Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
+                             Deadline deadline) override {
+    IC_CHECK(take_part(tag, bytes.size(), kBytesMax, deadline));
+    auto decided = decision({std::string(bytes)});
+    return decided.ok() ? std::move(decided) : Result<std::string>(abort(decided.error(), 0, deadline));
+  }
+
   Status agree(std::string_view tag, std::string_view bytes, Deadline deadline) override {
     return take_part(tag, bytes.size(), kAgreeBytesMax, deadline);
   }

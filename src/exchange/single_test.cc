@@ -18,6 +18,8 @@ TEST(Single, GivesBackWhatItGot) {
   ASSERT_TRUE(all.ok());
   EXPECT_EQ(*all, std::vector<std::string>{std::string("a\0b", 3)});
   EXPECT_TRUE(exchange->agree("plan", "hash", deadline_in(1s)).ok());
+  const auto first = [](const std::vector<std::string>& given) -> Result<std::string> { return given.at(0) + "!"; };
+  EXPECT_EQ(*exchange->decide("plan", "a", first, deadline_in(1s)), "a!");
   EXPECT_FALSE(exchange->cause().has_value());
 }
 
@@ -42,6 +44,13 @@ TEST(Single, WrongArgumentsEndIt) {
   const auto exchange = make_single();
   EXPECT_EQ(exchange->gather("no good", "", deadline_in(1s)).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(exchange->check().error().code(), ErrorCode::invalid_argument);
+}
+
+TEST(Single, ADecisionThatFailsEndsIt) {
+  const auto exchange = make_single();
+  const auto fail = [](const std::vector<std::string>&) -> Result<std::string> { return Error(ErrorCode::io, "no"); };
+  EXPECT_EQ(exchange->decide("x", "", fail, deadline_in(1s)).error().message(), "rank 0: no");
+  EXPECT_EQ(exchange->check().error().message(), "rank 0: no");
 }
 
 TEST(Single, NestedStartsAfreshAndNumbersRise) {

@@ -2,6 +2,7 @@
 #include "exchange/verdict.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/units.h"
@@ -11,7 +12,7 @@ namespace infercluster::exchange {
 namespace {
 
 constexpr std::size_t kNamesMax = 16;
-enum class Kind : std::uint64_t { agreed = 1, values = 2, cause = 3 };
+enum class Kind : std::uint64_t { agreed = 1, values = 2, cause = 3, decided = 4 };
 
 Error unreadable(std::string_view what) {
   return Error(ErrorCode::corrupt, std::string(what) + " cannot be read")
@@ -31,7 +32,8 @@ std::string shown(std::string_view bytes) {
 }
 
 std::string name_of(const Contribution& contribution) {
-  return (contribution.call == Call::gather ? "gather \"" : "agree \"") + contribution.tag + '"';
+  constexpr std::array<std::string_view, 3> kNames{"gather", "agree", "decide"};
+  return std::string(kNames[static_cast<std::size_t>(contribution.call)]) + " \"" + contribution.tag + '"';
 }
 
 // The ranks whose `value` is not that of the most; empty where all are the same.
@@ -84,7 +86,7 @@ Result<Contribution> decode_contribution(std::string_view bytes) {
   contribution.tag = in.text();
   contribution.lowest_open = in.number();
   contribution.bytes = in.text();
-  if (!in.complete() || call > static_cast<std::uint64_t>(Call::agree)) return unreadable("what another rank gave");
+  if (!in.complete() || call > static_cast<std::uint64_t>(Call::decide)) return unreadable("what another rank gave");
   contribution.call = static_cast<Call>(call);
   IC_CHECK(check_arguments(contribution.tag, contribution.bytes.size(), kBytesMax));
   return contribution;
@@ -96,6 +98,9 @@ std::string encode_verdict(const Verdict& verdict) {
     out.number(static_cast<std::uint64_t>(Kind::values));
     out.number(values->size());
     for (const std::string& value : *values) out.text(value);
+  } else if (const auto* decided = std::get_if<Decided>(&verdict)) {
+    out.number(static_cast<std::uint64_t>(Kind::decided));
+    out.text(decided->bytes);
   } else if (const auto* cause = std::get_if<Cause>(&verdict)) {
     out.number(static_cast<std::uint64_t>(Kind::cause));
     out.text(encode_cause(*cause));
@@ -114,6 +119,11 @@ Result<Verdict> decode_verdict(std::string_view bytes, int world) {
     if (!in.complete()) return unreadable("another rank's error");
     IC_TRY(Cause cause, decode_cause(encoded));
     return Verdict(std::move(cause));
+  }
+  if (kind == Kind::decided) {
+    Decided decided{std::string(in.text())};
+    if (!in.complete()) return unreadable("rank 0's decision");
+    return Verdict(std::move(decided));
   }
   if (kind != Kind::values || in.number() != static_cast<std::uint64_t>(world)) return unreadable("a verdict");
   Values values;

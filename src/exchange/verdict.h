@@ -12,7 +12,7 @@
 
 namespace infercluster::exchange {
 
-enum class Call : std::uint8_t { gather, agree };
+enum class Call : std::uint8_t { gather, agree, decide };
 
 struct Contribution {
   Call call = Call::gather;
@@ -27,13 +27,16 @@ Result<Contribution> decode_contribution(std::string_view bytes);
 
 struct Agreed {};
 using Values = std::vector<std::string>;  // by rank
-using Verdict = std::variant<Agreed, Values, Cause>;
+struct Decided {
+  std::string bytes;
+};
+using Verdict = std::variant<Agreed, Values, Decided, Cause>;
 
 std::string encode_verdict(const Verdict& verdict);
 // Errors: corrupt; also when it is of another world than `world`.
 Result<Verdict> decode_verdict(std::string_view bytes, int world);
 
-// The verdict on a round that all ranks came to.
+// The verdict on a round that all ranks came to; for a decision what rank 0 decides upon.
 Verdict judge(std::vector<Contribution> contributions);
 
 // "rank 3", "ranks 3, 5 and 12", "ranks 0, 1, ..., 15 and 40 more".

@@ -57,6 +57,14 @@ TEST(Verdict, LostStepIsTold) {
   EXPECT_EQ(cause.rank, 1);
   EXPECT_EQ(cause.error.code(), ErrorCode::internal);
   EXPECT_EQ(cause.error.message(), "rank 1 came to agree \"plan\" where rank 0 came to gather \"roots\"");
+  EXPECT_EQ(cause_in(judge({given(Call::decide, "roots", ""), given(Call::gather, "roots", "")})).error.message(),
+            "rank 1 came to gather \"roots\" where rank 0 came to decide \"roots\"");
+}
+
+TEST(Verdict, ADecisionIsAsLongAsItIsWhateverTheWorld) {
+  const auto back = decode_verdict(encode_verdict(Decided{std::string("a\0b", 3)}), 1000);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(std::get<Decided>(*back).bytes, std::string("a\0b", 3));
 }
 
 TEST(Verdict, TooManyBytesTogetherAreRefused) {
@@ -75,8 +83,8 @@ TEST(Verdict, CausesComeBack) {
 }
 
 TEST(Verdict, EveryTruncationIsRefused) {
-  for (const Verdict& verdict :
-       {Verdict(Agreed{}), Verdict(Values{"abc", "d"}), Verdict(cause_of(1, Error(ErrorCode::io, "x"), 0))}) {
+  for (const Verdict& verdict : {Verdict(Agreed{}), Verdict(Values{"abc", "d"}), Verdict(Decided{"abc"}),
+                                 Verdict(cause_of(1, Error(ErrorCode::io, "x"), 0))}) {
     const std::string bytes = encode_verdict(verdict);
     for (std::size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(decode_verdict(bytes.substr(0, size), 2).ok());
     EXPECT_FALSE(decode_verdict(bytes + "x", 2).ok());

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/units.h"
+#include "checkpoint/agreement.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/staging.h"
@@ -24,17 +25,12 @@ namespace {
 
 constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
 
-Error disagreement(std::size_t rank, const Opening& its, const Opening& first) {
-  return Error(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " saves step " + std::to_string(its.step) +
-                                                ", and rank 0 step " + std::to_string(first.step) +
-                                                (its.exists != first.exists ? ", with another `exists`" : ""))
-      .with_hint("All ranks save the same steps in the same order");
-}
-
 }  // namespace
 
 struct Checkpointer::Impl {
-  explicit Impl(std::uint64_t arena_bytes) : arenas(arena_bytes) {}
+  Impl(std::uint64_t arena_bytes, int rank) : arenas(arena_bytes), participant_(static_cast<std::uint64_t>(rank)) {
+    shared.rank = rank;
+  }
   ~Impl() { stop(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -52,8 +48,10 @@ struct Checkpointer::Impl {
  private:
   Result<std::shared_ptr<const Save>> start(SaveJob& job, const State& state, const SaveOptions& options);
   Status agree(SaveJob& job, const State& state, const SaveOptions& options);
-  Status look_at(const std::vector<Opening>& openings);
-  Status plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings);
+  template <typename Decide>
+  Result<Answer> ask(SaveJob& job, std::string_view tag, const std::string& bytes, const Decide& decide,
+                     exchange::Deadline deadline);
+  Status plan(SaveJob& job, const Answer& answer);
   void enqueue(SaveJob job);
   void work();
   void stop();
@@ -61,10 +59,8 @@ struct Checkpointer::Impl {
 
   // The thread that saves.
   std::uint64_t saves_ = 0;
-  std::vector<std::string> agreed_pieces_;  // per rank, encoded; of the last save on which all agreed
-  Pieces own_pieces_;
-  std::string own_text_;  // own_pieces_, encoded
-  std::optional<Plan> plan_;
+  Coordinator coordinator_;  // of use on rank 0
+  Participant participant_;
   bool swept_ = false;
 
   std::mutex mutex_;
@@ -150,8 +146,10 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
     if (!fits.ok()) return job.ranks->abort(fits.error(), 0, deadline);
     pieces.push_back(source.piece);
   }
-  own.pieces_unchanged = plan_.has_value() && pieces == own_pieces_;
-  if (!own.pieces_unchanged) own.pieces = encode_pieces(pieces);
+  const Status held = participant_.hold(std::move(pieces));
+  if (!held.ok()) return job.ranks->abort(held.error(), 0, deadline);
+  own.digest = participant_.digest();
+  own.plan_hash = participant_.plan_hash();
   if (shared.rank == 0 && own.failed_number == 0) {
     wait_for_step(own.step);
     if (!std::exchange(swept_, true)) {
@@ -166,64 +164,47 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
     auto begun = begin_save(*shared.calls, shared.root, own.step, options.exists, random_id());
     if (!begun.ok()) return job.ranks->abort(begun.error(), 0, deadline);
     job.begun = std::move(begun).value();
-    own.epoch = job.begun.epoch;
-    own.save_id = job.begun.save_id;
   }
-  IC_TRY(const std::vector<std::string> texts, job.ranks->gather("begin", encode(own), deadline));
-  std::vector<Opening> openings;
-  for (const std::string& text : texts) {
-    IC_TRY(Opening opening, decode_opening(text));
-    openings.push_back(std::move(opening));
+  const auto open = [&](const std::vector<std::string>& openings) {
+    return coordinator_.open(openings, job.begun.epoch, job.begun.save_id);
+  };
+  IC_TRY(Answer answer, ask(job, "begin", encode(own), open, deadline));
+  if (!answer.speakers.empty()) {
+    const auto plan = [&](const std::vector<std::string>& texts) { return coordinator_.plan(texts); };
+    IC_TRY(answer, ask(job, "pieces", participant_.text_for(answer), plan, deadline));
   }
-  IC_CHECK(look_at(openings));
-  if (shared.rank != 0) job.begun = {io::Directory{}, own.step, openings[0].epoch, openings[0].save_id};
+  if (shared.rank != 0) job.begun = {io::Directory{}, own.step, answer.epoch, answer.save_id};
   job.report.epoch = job.begun.epoch;
-  IC_CHECK(plan(job, std::move(pieces), openings));
+  job.report.plan_reused = answer.reused;
+  Status planned = plan(job, answer);
+  if (!planned.ok()) return job.ranks->abort(planned.error(), 0, deadline);
   job.report.agree_seconds = seconds_between(begin, steady_clock().now());
   return {};
 }
 
-// The same verdict on all ranks: it depends on what all of them said alone.
-Status Checkpointer::Impl::look_at(const std::vector<Opening>& openings) {
-  const Opening* failed = nullptr;
-  std::uint64_t told = 0;
-  for (const Opening& opening : openings) {
-    if (opening.failed_number != 0 && failed == nullptr) failed = &opening;
-    told = std::max(told, opening.failed_number);
+// Rank 0's answer to what all gave; a refusal is the error, the same on all ranks.
+template <typename Decide>
+Result<Answer> Checkpointer::Impl::ask(SaveJob& job, std::string_view tag, const std::string& bytes,
+                                       const Decide& decide, exchange::Deadline deadline) {
+  const auto decision = [&decide](const std::vector<std::string>& given) -> Result<std::string> {
+    IC_TRY(const Answer answer, decide(given));
+    return encode(answer);
+  };
+  IC_TRY(const std::string text, job.ranks->decide(tag, bytes, decision, deadline));
+  IC_TRY(Answer answer, decode_answer(text));
+  if (answer.refusal.empty()) return answer;
+  {
+    const std::lock_guard lock(mutex_);
+    told_ = std::max(told_, answer.failed_number);
   }
-  if (failed != nullptr) {
-    {
-      const std::lock_guard lock(mutex_);
-      told_ = std::max(told_, told);
-    }
-    IC_TRY(const exchange::Cause cause, exchange::decode_cause(failed->failure));
-    return cause.error;
-  }
-  for (std::size_t rank = 1; rank < openings.size(); ++rank) {
-    if (openings[rank].step != openings[0].step || openings[rank].exists != openings[0].exists)
-      return disagreement(rank, openings[rank], openings[0]);
-  }
-  return {};
+  IC_TRY(const exchange::Cause cause, exchange::decode_cause(answer.refusal));
+  return cause.error;
 }
 
-Status Checkpointer::Impl::plan(SaveJob& job, Pieces pieces, const std::vector<Opening>& openings) {
-  const bool unchanged =
-      std::all_of(openings.begin(), openings.end(), [](const Opening& o) { return o.pieces_unchanged; });
-  if (!unchanged) {
-    agreed_pieces_.resize(openings.size());
-    std::vector<Pieces> all;
-    for (std::size_t rank = 0; rank < openings.size(); ++rank) {
-      if (!openings[rank].pieces_unchanged) agreed_pieces_[rank] = openings[rank].pieces;
-      IC_TRY(Pieces its, decode_pieces(agreed_pieces_[rank]));
-      all.push_back(std::move(its));
-    }
-    plan_.reset();
-    IC_TRY(plan_, plan_writes(all));
-    own_pieces_ = std::move(pieces);
-  }
-  job.report.plan_reused = unchanged;
-  job.plan_hash = plan_->hash;
-  IC_TRY(job.layout, lay_out(own_pieces_, plan_->writes[static_cast<std::size_t>(shared.rank)]));
+Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer) {
+  IC_CHECK(participant_.accept(answer));
+  job.plan_hash = participant_.plan_hash();
+  IC_TRY(job.layout, lay_out(participant_.pieces(), participant_.writes()));
   job.report.bytes = job.layout.chunks.empty() ? 0 : job.layout.bytes;
   if (!job.layout.chunks.empty()) job.image = std::make_shared<ImageWindows>();
   return {};
@@ -282,15 +263,15 @@ void Checkpointer::Impl::wait_for_step(std::uint64_t step) {
 Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
   const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
   IC_TRY(const std::unique_ptr<exchange::Exchange> ranks, shared.options.exchange->nested(++saves_));
-  exchange::Writer out;
-  if (shared.rank == 0) {
-    const auto newest = newest_whole_step(*shared.calls, shared.root);
-    if (!newest.ok()) return ranks->abort(newest.error(), 0, deadline);
-    out.number(newest->has_value() ? 1 : 0);
-    out.number(newest->value_or(0));
-  }
-  IC_TRY(const std::vector<std::string> texts, ranks->gather("latest", out.take(), deadline));
-  exchange::Reader in(texts[0]);
+  const auto find = [this](const std::vector<std::string>&) -> Result<std::string> {
+    IC_TRY(const auto newest, newest_whole_step(*shared.calls, shared.root));
+    exchange::Writer out;
+    out.number(newest.has_value() ? 1 : 0);
+    out.number(newest.value_or(0));
+    return out.take();
+  };
+  IC_TRY(const std::string text, ranks->decide("latest", "", find, deadline));
+  exchange::Reader in(text);
   const bool found = in.number() == 1;
   const std::uint64_t step = in.number();
   if (!in.complete()) return Error(ErrorCode::corrupt, "what rank 0 said of the latest step is damaged");
@@ -310,14 +291,13 @@ Checkpointer::Checkpointer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 Checkpointer::~Checkpointer() = default;
 
 Result<std::unique_ptr<Checkpointer>> Checkpointer::open(const std::string& root, const Options& options) {
-  auto impl = std::make_unique<Impl>(options.arena_bytes);
+  auto impl = std::make_unique<Impl>(options.arena_bytes, options.exchange == nullptr ? 0 : options.exchange->rank());
   Shared& shared = impl->shared;
   shared.options = options;
   if (shared.options.exchange == nullptr) {
     impl->alone = exchange::make_single();
     shared.options.exchange = impl->alone.get();
   }
-  shared.rank = shared.options.exchange->rank();
   shared.calls = options.calls != nullptr ? options.calls : &io::system_files();
   shared.write.layouts = options.layouts;
   if (options.layouts == nullptr && options.calls == nullptr) shared.write.layouts = &pfs::system_calls();

@@ -32,8 +32,8 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
-std::string overlap_text(const Box& a, const Box& b) {
-  return "the boxes " + to_string(a) + " and " + to_string(b) + " overlap";
+Flaw overlap_of(const Box& a, const Box& b) {
+  return {"the boxes " + to_string(a) + " and " + to_string(b) + " overlap", {&a, &b}};
 }
 
 // Groups of boxes between which a straight cut across `dimension` goes. One group: no cut there.
@@ -50,19 +50,19 @@ std::vector<Boxes> cut(Boxes boxes, std::size_t dimension) {
   return groups;
 }
 
-std::optional<std::string> find_overlap_in_pairs(const Boxes& boxes) {
+std::optional<Flaw> find_overlap_in_pairs(const Boxes& boxes) {
   if (boxes.size() > kPairwiseMax)
-    return std::to_string(boxes.size()) + " boxes interlock so that they cannot be checked for overlaps";
+    return Flaw{std::to_string(boxes.size()) + " boxes interlock so that they cannot be checked for overlaps", {}};
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     for (std::size_t k = i + 1; k < boxes.size(); ++k) {
-      if (overlap(*boxes[i], *boxes[k])) return overlap_text(*boxes[i], *boxes[k]);
+      if (overlap(*boxes[i], *boxes[k])) return overlap_of(*boxes[i], *boxes[k]);
     }
   }
   return std::nullopt;
 }
 
 // Work lists instead of recursion: the depth is whatever the boxes say.
-std::optional<std::string> find_overlap(Boxes boxes, std::size_t dimensions) {
+std::optional<Flaw> find_overlap(Boxes boxes, std::size_t dimensions) {
   std::vector<Boxes> open;
   open.push_back(std::move(boxes));
   while (!open.empty()) {
@@ -84,15 +84,15 @@ std::optional<std::string> find_overlap(Boxes boxes, std::size_t dimensions) {
 
 }  // namespace
 
-std::optional<std::string> find_flaw(const std::vector<std::uint64_t>& shape,
-                                     std::span<const manifest::Box* const> boxes) {
+std::optional<Flaw> find_flaw(const std::vector<std::uint64_t>& shape, std::span<const manifest::Box* const> boxes) {
   if (auto flaw = find_overlap(Boxes(boxes.begin(), boxes.end()), shape.size())) return flaw;
   // Without overlaps, the volumes say whether there is a hole.
   const std::uint64_t wanted = volume_of(shape);
   std::uint64_t found = 0;
   for (const Box* box : boxes) found += volume_of(box->lengths);
   if (found == wanted) return std::nullopt;
-  return "no rank holds " + std::to_string(wanted - found) + " of its " + std::to_string(wanted) + " elements";
+  return Flaw{"no rank holds " + std::to_string(wanted - found) + " of its " + std::to_string(wanted) + " elements",
+              {}};
 }
 
 }  // namespace infercluster::checkpoint

@@ -76,7 +76,7 @@ Status Checkpoint::gather_tensors() {
       if (chunk.bytes > 0) boxes.push_back(&chunk.box);
     }
     if (const auto flaw = find_flaw(tensor.shape, boxes))
-      return Error(ErrorCode::corrupt, *flaw).with_path(path_).with_tensor(name);
+      return Error(ErrorCode::corrupt, flaw->text).with_path(path_).with_tensor(name);
   }
   return {};
 }

@@ -72,9 +72,14 @@ class Runner {
     const Clock::TimePoint begin = steady_clock().now();
     IC_TRY(const Root root, write_files());
     job_.report.write_seconds = seconds_between(begin, steady_clock().now());
-    IC_TRY(const std::vector<std::string> roots, job_.ranks->gather("roots", encode(root), deadline_));
+    std::vector<std::string> roots;  // on rank 0: what the others need not receive
+    const auto keep = [&roots](const std::vector<std::string>& given) -> Result<std::string> {
+      roots = given;
+      return std::string();
+    };
+    IC_CHECK(job_.ranks->decide("roots", encode(root), keep, deadline_));
     if (shared_.rank == 0) IC_CHECK(commit(roots));
-    const auto all = job_.ranks->gather("committed", "", deadline_);
+    const Status all = job_.ranks->agree("committed", "", deadline_);
     if (all.ok()) return {};
     // Somebody is gone, but the record may be there: then the checkpoint is.
     const auto record = read_commit(*shared_.calls, job_.begun.directory);
@@ -175,34 +180,6 @@ class Runner {
 
 Status run_save(const Shared& shared, SaveJob& job) {
   return Runner(shared, job).run();
-}
-
-std::string encode(const Opening& opening) {
-  exchange::Writer out;
-  out.number(opening.step);
-  out.number(opening.exists == Exists::replace ? 1 : 0);
-  out.number(opening.failed_number);
-  out.text(opening.failure);
-  out.number(opening.epoch);
-  out.text(opening.save_id);
-  out.number(opening.pieces_unchanged ? 1 : 0);
-  out.text(opening.pieces);
-  return out.take();
-}
-
-Result<Opening> decode_opening(std::string_view bytes) {
-  exchange::Reader in(bytes);
-  Opening opening;
-  opening.step = in.number();
-  opening.exists = in.number() == 1 ? Exists::replace : Exists::error;
-  opening.failed_number = in.number();
-  opening.failure = in.text();
-  opening.epoch = in.number();
-  opening.save_id = in.text();
-  opening.pieces_unchanged = in.number() == 1;
-  opening.pieces = in.text();
-  if (!in.complete()) return Error(ErrorCode::corrupt, "what a rank said at the beginning of a save is damaged");
-  return opening;
 }
 
 }  // namespace infercluster::checkpoint

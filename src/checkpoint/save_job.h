@@ -40,18 +40,4 @@ struct SaveJob {
 // Returns the error that the save failed with. Either way job.save says how it ended.
 Status run_save(const Shared& shared, SaveJob& job);
 
-// What a rank tells the others when a save begins.
-struct Opening {
-  std::uint64_t step = 0;
-  Exists exists = Exists::error;
-  std::uint64_t failed_number = 0;  // an earlier save that failed, and nobody was told yet; 0: none
-  std::string failure;              // its cause, encoded
-  std::uint64_t epoch = 0;          // rank 0's
-  std::string save_id;              // rank 0's
-  bool pieces_unchanged = false;    // since the last save on which all agreed; `pieces` is empty then
-  std::string pieces;               // encoded
-};
-std::string encode(const Opening& opening);
-Result<Opening> decode_opening(std::string_view bytes);
-
 }  // namespace infercluster::checkpoint

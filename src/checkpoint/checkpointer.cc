@@ -211,6 +211,12 @@ Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer) {
 }
 
 void Checkpointer::Impl::enqueue(SaveJob job) {
+  job.on_failure = [this, number = job.number](const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (failure_ && failed_number_ > told_) return;  // the first stays until it was told
+    failure_ = error;
+    failed_number_ = number;
+  };
   {
     const std::lock_guard lock(mutex_);
     busy_.insert(job.report.step);
@@ -229,12 +235,8 @@ void Checkpointer::Impl::work() {
       SaveJob job = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      const Status done = run_save(shared, job);
+      run_save(shared, job);
       lock.lock();
-      if (!done.ok() && (!failure_ || failed_number_ <= told_)) {
-        failure_ = done.error();
-        failed_number_ = job.number;
-      }
       busy_.erase(busy_.find(job.report.step));
     }
     changed_.notify_all();

@@ -48,7 +48,7 @@ class Runner {
   Runner(const Shared& shared, SaveJob& job)
       : shared_(shared), job_(job), deadline_(exchange::deadline_in(shared.options.write_deadline)) {}
 
-  Status run() {
+  void run() {
     Status done = save();
     if (job_.image != nullptr) job_.image->abandon();
     job_.report.durable_seconds = seconds_between(job_.started, steady_clock().now());
@@ -57,13 +57,13 @@ class Runner {
       const Error cause = job_.ranks->abort(done.error(), written_, deadline_);
       log_error(step + ": failed: " + cause.to_string());
       clean_up();
+      job_.on_failure(cause);
       job_.save->finish(job_.report, cause);
-      return cause;
+      return;
     }
     log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
     job_.save->finish(job_.report, std::nullopt);
     if (shared_.rank == 0) tidy();
-    return {};
   }
 
  private:
@@ -178,8 +178,8 @@ class Runner {
 
 }  // namespace
 
-Status run_save(const Shared& shared, SaveJob& job) {
-  return Runner(shared, job).run();
+void run_save(const Shared& shared, SaveJob& job) {
+  Runner(shared, job).run();
 }
 
 }  // namespace infercluster::checkpoint

@@ -2,6 +2,7 @@
 // The part of a save that its caller does not wait for: write, agree, commit, prune.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,10 +35,11 @@ struct SaveJob {
   std::string plan_hash;
   Layout layout;
   manifest::Metadata metadata;
-  std::shared_ptr<ImageWindows> image;  // null where this rank writes nothing
+  std::shared_ptr<ImageWindows> image;           // null where this rank writes nothing
+  std::function<void(const Error&)> on_failure;  // called before `save` says so
 };
 
-// Returns the error that the save failed with. Either way job.save says how it ended.
-Status run_save(const Shared& shared, SaveJob& job);
+// job.save says how it ended.
+void run_save(const Shared& shared, SaveJob& job);
 
 }  // namespace infercluster::checkpoint

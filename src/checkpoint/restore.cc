@@ -39,6 +39,10 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(io::FileCalls& calls, const
                                                      std::uint64_t step) {
   IC_TRY(const io::Directory parent, calls.open_directory(root));
   IC_TRY(const io::Directory directory, calls.open_directory_in(parent, step_name(step)));
+  return open_directory(calls, directory);
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open_directory(io::FileCalls& calls, const io::Directory& directory) {
   IC_TRY(auto commit, read_commit(calls, directory));
   if (!commit) {
     return Error(ErrorCode::not_found, "there is no commit record, so this is no checkpoint")

@@ -56,6 +56,8 @@ class Checkpoint {
  public:
   // Errors: not_found (no such step, or without a commit), corrupt, unsupported (a newer format).
   static Result<std::unique_ptr<Checkpoint>> open(io::FileCalls& calls, const std::string& root, std::uint64_t step);
+  // In a directory of any name.
+  static Result<std::unique_ptr<Checkpoint>> open_directory(io::FileCalls& calls, const io::Directory& directory);
 
   [[nodiscard]] const manifest::Commit& commit() const { return commit_; }
   [[nodiscard]] const std::vector<manifest::Index>& indexes() const { return indexes_; }  // by rank that saved

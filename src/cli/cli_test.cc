@@ -55,12 +55,23 @@ TEST(ParseSlice, TakesARangePerDimension) {
     EXPECT_FALSE(parse_slice(wrong).ok()) << wrong;
 }
 
+// Those within groups too.
+std::vector<const CLI::App*> all_commands(const CLI::App& app) {
+  std::vector<const CLI::App*> commands;
+  for (const CLI::App* const command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(command);
+    const std::vector<const CLI::App*> within = all_commands(*command);
+    commands.insert(commands.end(), within.begin(), within.end());
+  }
+  return commands;
+}
+
 TEST(Completion, NamesEveryCommandAndOptionInEveryShell) {
   Action action;
   const auto app = make_app(action);
   for (const char* const shell : {"bash", "zsh", "fish"}) {
     const std::string script = completion_script(*app, shell);
-    for (const CLI::App* const command : app->get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* const command : all_commands(*app)) {
       EXPECT_NE(script.find(command->get_name()), std::string::npos) << shell << " lacks " << command->get_name();
       for (const CLI::Option* const option : command->get_options()) {
         for (const std::string& name : option->get_lnames())

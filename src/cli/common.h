@@ -53,6 +53,7 @@ void print_json(const nlohmann::ordered_json& document);
 void set_examples(CLI::App& command, const std::string& examples);
 
 // Each adds its subcommand to `app`, and sets `action` when it was chosen.
+void add_checkpoint(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);

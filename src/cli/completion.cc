@@ -19,11 +19,19 @@ struct Choice {
 };
 
 struct Command {
-  std::string name;
+  std::string name;  // of one within a group: "checkpoint ls"
   std::string description;
   std::vector<Choice> choices;
   bool takes_path = false;
-  std::vector<std::string> words;  // what the positional accepts, where only these are
+  std::vector<std::string> words;  // what the positional accepts, where only these are; of a group its commands
+  bool is_group = false;
+
+  // The group's name, or nothing; and its own.
+  [[nodiscard]] std::string group() const {
+    const std::size_t space = name.find(' ');
+    return space == std::string::npos ? std::string() : name.substr(0, space);
+  }
+  [[nodiscard]] std::string last_name() const { return name.substr(name.rfind(' ') + 1); }
 };
 
 // CLI11 shows a set of accepted words as "{a,b,c}" within the type.
@@ -39,7 +47,7 @@ std::vector<std::string> accepted(const CLI::Option& option) {
 }
 
 Command described(const CLI::App& app) {
-  Command command{app.get_name(), app.get_description(), {}, false, {}};
+  Command command{app.get_name(), app.get_description(), {}, false, {}, false};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional()) {
       command.words = accepted(*option);
@@ -57,10 +65,25 @@ Command described(const CLI::App& app) {
   return command;
 }
 
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// Groups before the commands within them.
 std::vector<Command> commands_of(const CLI::App& app) {
   std::vector<Command> commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    commands.push_back(described(*command));
+  for (const CLI::App* top : subcommands_of(app)) {
+    Command command = described(*top);
+    std::vector<Command> within;
+    for (const CLI::App* inner : subcommands_of(*top)) {
+      within.push_back(described(*inner));
+      command.is_group = true;
+      command.words.push_back(within.back().name);
+      within.back().name = command.name + " " + within.back().name;
+    }
+    commands.push_back(std::move(command));
+    for (Command& inner : within) commands.push_back(std::move(inner));
+  }
   return commands;
 }
 
@@ -76,11 +99,21 @@ std::string names_of(const Command& command) {
   return joined(names);
 }
 
-std::string names_of(const std::vector<Command>& commands) {
+std::string top_names_of(const std::vector<Command>& commands) {
   std::vector<std::string> names;
-  names.reserve(commands.size());
-  for (const Command& command : commands) names.push_back(command.name);
+  for (const Command& command : commands) {
+    if (command.group().empty()) names.push_back(command.name);
+  }
   return joined(names);
+}
+
+// For a pattern of a shell's case.
+std::string groups_of(const std::vector<Command>& commands) {
+  std::string groups;
+  for (const Command& command : commands) {
+    if (command.is_group) groups += (groups.empty() ? "" : "|") + command.name;
+  }
+  return groups;
 }
 
 std::string bash_script(const Command& top, const std::vector<Command>& commands) {
@@ -88,7 +121,9 @@ std::string bash_script(const Command& top, const std::vector<Command>& commands
 _infercluster() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command= word
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case $word in -*) ;; *) command=$word; break ;; esac
+    case $word in -*) continue ;; esac
+    command=${{command:+$command }}$word
+    case $command in {}) ;; *) break ;; esac
   done
   COMPREPLY=()
   case $command in
@@ -96,9 +131,9 @@ _infercluster() {{
     COMPREPLY=($(compgen -W '{} {}' -- "$current"))
     return ;;
 )",
-                                   names_of(commands), names_of(top));
+                                   groups_of(commands), top_names_of(commands), names_of(top));
   for (const Command& command : commands) {
-    script += fmt::format("  {})\n    case $previous in\n", command.name);
+    script += fmt::format("  '{}')\n    case $previous in\n", command.name);
     for (const Choice& choice : command.choices) {
       if (!choice.takes_value) continue;
       if (choice.values.empty()) {
@@ -142,14 +177,20 @@ std::string zsh_description(const std::string& text) {
 
 std::string zsh_script(const std::vector<Command>& commands) {
   std::string script = "#compdef infercluster\n_infercluster() {\n  local -a commands\n  commands=(\n";
-  for (const Command& command : commands)
-    script += fmt::format("    '{}:{}'\n", command.name, zsh_description(command.description));
+  for (const Command& command : commands) {
+    if (command.group().empty())
+      script += fmt::format("    '{}:{}'\n", command.name, zsh_description(command.description));
+  }
   script +=
       "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n  local command=$words[2]\n  shift "
       "words; (( CURRENT-- ))\n";
+  script += fmt::format(
+      "  case $command in {}) if (( CURRENT > 2 )); then command=\"$command $words[2]\"; shift words; (( CURRENT-- )); "
+      "fi ;; esac\n",
+      groups_of(commands));
   script += "  case $command in\n";
   for (const Command& command : commands) {
-    script += fmt::format("  {})\n    _arguments", command.name);
+    script += fmt::format("  '{}')\n    _arguments", command.name);
     for (const Choice& choice : command.choices) {
       std::string value;
       if (choice.takes_value)
@@ -167,23 +208,34 @@ std::string zsh_script(const std::vector<Command>& commands) {
 
 std::string fish_script(const std::vector<Command>& commands) {
   std::string script = "# fish completion for infercluster: infercluster completion fish | source\n";
+  std::string not_in_groups;  // their commands bear names that others have too
   for (const Command& command : commands) {
-    script += fmt::format("complete -c infercluster -n __fish_use_subcommand -f -a {} -d '{}'\n", command.name,
+    if (command.is_group) not_in_groups += "; and not __fish_seen_subcommand_from " + command.name;
+  }
+  for (const Command& command : commands) {
+    const std::string group = command.group();
+    std::string offered = "__fish_use_subcommand";
+    std::string chosen = "__fish_seen_subcommand_from " + command.last_name();
+    if (!group.empty()) {
+      offered = "__fish_seen_subcommand_from " + group;
+      chosen = "__fish_seen_subcommand_from " + group + "; and " + chosen;
+    } else if (!command.is_group) {
+      chosen += not_in_groups;
+    }
+    script += fmt::format("complete -c infercluster -n '{}' -f -a {} -d '{}'\n", offered, command.last_name(),
                           quoted(command.description));
     for (const Choice& choice : command.choices) {
       const bool is_long = choice.name.starts_with("--");
-      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -{} {} -d '{}'", command.name,
-                            is_long ? "l" : "s", choice.name.substr(is_long ? 2 : 1), quoted(choice.description));
+      script += fmt::format("complete -c infercluster -n '{}' -{} {} -d '{}'", chosen, is_long ? "l" : "s",
+                            choice.name.substr(is_long ? 2 : 1), quoted(choice.description));
       if (!choice.values.empty())
         script += fmt::format(" -x -a '{}'", joined(choice.values));
       else if (choice.takes_value)
         script += " -r";
       script += "\n";
     }
-    if (!command.words.empty()) {
-      script += fmt::format("complete -c infercluster -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", command.name,
-                            joined(command.words));
-    }
+    if (!command.words.empty() && !command.is_group)
+      script += fmt::format("complete -c infercluster -n '{}' -f -a '{}'\n", chosen, joined(command.words));
   }
   return script;
 }

@@ -52,12 +52,6 @@ Totals totals_of(const load::Repository& repository, const std::vector<load::Ten
   return totals;
 }
 
-std::string shape_text(const std::vector<std::uint64_t>& shape) {
-  std::string text;
-  for (const std::uint64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "]";
-}
-
 nlohmann::ordered_json to_json(const load::Repository& repository, const std::vector<load::TensorRef>& refs,
                                bool summary) {
   nlohmann::ordered_json json;

@@ -77,6 +77,12 @@ std::string Table::text() const {
   return text;
 }
 
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text;
+  for (const std::uint64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "[" + text + "]";
+}
+
 std::string format_seconds(double seconds) {
   if (seconds < 10) return fmt::format("{:.2f} s", seconds);
   if (seconds < 120) return fmt::format("{:.0f} s", seconds);

@@ -71,6 +71,9 @@ auto with_progress(const SourceOptions& source, const Common& common, const std:
   return result;
 }
 
+// "[2, 3]".
+std::string shape_text(const std::vector<std::uint64_t>& shape);
+
 // "3.4 s", "2 min 5 s".
 std::string format_seconds(double seconds);
 

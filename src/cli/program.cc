@@ -7,7 +7,7 @@ namespace infercluster::cli {
 namespace {
 
 constexpr const char* kEnvironment = R"(
-Exit codes: 0 done, 1 failed, 2 wrong usage; 130 and 143 after SIGINT and SIGTERM.
+Exit codes: 0 done, 1 failed, 2 wrong usage; 130 and 143 after SIGINT and SIGTERM. `checkpoint diff` is as diff(1).
 
 Environment (options on the command line come first):
   INFERCLUSTER_BACKEND=auto|uring|threads     INFERCLUSTER_DIRECT=auto|always|never
@@ -21,13 +21,15 @@ Examples:
   infercluster load ./model --verify
   infercluster plan org/name --world 8
   infercluster doctor ./model
+  infercluster checkpoint ls /lustre/run
 )";
 
 }  // namespace
 
 std::unique_ptr<CLI::App> make_app(Action& action) {
-  auto app =
-      std::make_unique<CLI::App>("Model weights from storage into memory, at the speed of the device.", "infercluster");
+  auto app = std::make_unique<CLI::App>(
+      "Model weights from storage into memory at the speed of the device, and the checkpoints of training jobs.",
+      "infercluster");
   app->set_version_flag("--version", "infercluster " + std::string(version()));
   app->require_subcommand(1);
   app->footer(kEnvironment);
@@ -36,6 +38,7 @@ std::unique_ptr<CLI::App> make_app(Action& action) {
   add_plan(*app, action);
   add_verify(*app, action);
   add_seal(*app, action);
+  add_checkpoint(*app, action);
   add_doctor(*app, action);
   add_synth(*app, action);
   add_completion(*app, action);

@@ -12,7 +12,7 @@ import pytest
 
 from repositories import pack, shard
 
-COMMANDS = ["load", "inspect", "plan", "verify", "seal", "doctor", "synth", "completion"]
+COMMANDS = ["load", "inspect", "plan", "verify", "seal", "checkpoint", "doctor", "synth", "completion"]
 MODEL_BYTES = 3 * (2 * 2**20 + 4)
 
 
@@ -164,6 +164,11 @@ def test_bash_completion_completes(program, model, folder):
     assert complete("infercluster", "load", "--backend", "") == ["auto", "uring", "threads"]
     assert complete("infercluster", "load", "mod") == ["model"]
     assert complete("infercluster", "completion", "f") == ["fish"]
+    assert complete("infercluster", "checkpoint", "") == ["ls", "show", "verify", "diff", "prune", "export"]
+    assert complete("infercluster", "checkpoint", "verify", "--a") == ["--all"]
+    assert complete("infercluster", "verify", "--a") == ["--allow-trailing-bytes"]
+    assert complete("infercluster", "checkpoint", "export", "mod") == ["model"]
+    assert complete("infercluster", "checkpoint", "export", "--format", "") == ["hf"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -52,7 +52,7 @@ class Export {
     return finish(std::move(output));
   }
 
-  Status finish(io::OutputFile file) {
+  Status finish(io::OutputFile file) const {
     IC_CHECK(calls_.sync(file));
     return calls_.close(std::move(file));
   }

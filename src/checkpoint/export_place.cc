@@ -100,6 +100,8 @@ Status ExportPlace::publish() {
     return calls_->sync_directory(parent_);
   }
   for (const std::string& name : files_) {
+    // The last one says that the others are there.
+    if (published_ > 0 && published_ + 1 == files_.size()) IC_CHECK(calls_->sync_directory(directory_));
     if (calls_->size_of(directory_, name).ok()) {
       return Error(ErrorCode::changed, "somebody else has made it meanwhile").with_path(path_of(name));
     }

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from checkpoints import write_sparse
 from repositories import pack
 
 TENSOR_BYTES = 16 * 2**30  # sparse: costs no disk, and some seconds to read
@@ -66,3 +67,20 @@ def test_a_signal_cancels_a_load(program, large_file):
 def test_a_second_signal_kills(program, large_file):
     status, _ = interrupted(program, [signal.SIGTERM, signal.SIGTERM], "seal", large_file)
     assert status in (-signal.SIGTERM, 128 + signal.SIGTERM)  # the first may have ended it already
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_an_export_and_leaves_nothing(program, folder, number):
+    write_sparse(folder / "run", 1, mib=4096)
+    status, output = interrupted(program, [number], "checkpoint", "export", folder / "run", folder / "out", "--format", "hf", "--memory", "16MiB")
+    assert status == 128 + number, output
+    assert b"export: " in output and b"cancelled" in output
+    assert [path.name for path in folder.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("arguments", [["verify"], ["diff", "--step", "1", "--step", "1"]])
+def test_a_signal_cancels_what_reads_checkpoints(program, folder, arguments):
+    write_sparse(folder, 1, mib=16384)
+    status, output = interrupted(program, [signal.SIGINT], "checkpoint", arguments[0], folder, *arguments[1:])
+    assert status == 130, output
+    assert b"cancelled" in output

@@ -30,6 +30,7 @@ Result<std::unique_ptr<Checkpoint>> open_at(const std::string& place, std::optio
 struct SegmentVerdict {
   std::string path;
   std::uint64_t bytes = 0;           // that were read
+  std::string mode;                  // how: "direct", "buffered" or "resident", which is from the page cache
   std::uint64_t bad_blocks = 0;      // of manifest::kBlockBytes
   std::optional<Error> first_error;  // names tensor and offset of the first bad block; none: the segment is good
 };

@@ -83,6 +83,7 @@ class Verification {
     const auto scanned = scanner_.scan(verdict.path, visit, [&] { return !progress_ || progress_(done_, total_); });
     if (!scanned.ok() && scanned.error().code() == ErrorCode::cancelled) return scanned.error();
     blocks.finish();
+    if (scanned.ok()) verdict.mode = io::name_of(scanned->mode);
     verdict.bad_blocks = blocks.bad_blocks();
     if (!scanned.ok()) {
       verdict.first_error = scanned.error();

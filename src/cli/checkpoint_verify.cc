@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // infercluster checkpoint verify
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 
 #include "base/units.h"
 #include "cli/checkpoint.h"
@@ -95,10 +96,20 @@ nlohmann::ordered_json to_json(const Verdict& verdict) {
   for (const checkpoint::SegmentVerdict& segment : verdict.report.segments) {
     json["segments"].push_back({{"path", segment.path},
                                 {"bytes", segment.bytes},
+                                {"mode", segment.mode},
                                 {"bad_blocks", segment.bad_blocks},
                                 {"error", or_null(segment.first_error)}});
   }
   return json;
+}
+
+// How its segments were read: ", direct", ", direct and resident".
+std::string modes_of(const checkpoint::VerifyReport& report) {
+  std::set<std::string> modes;
+  for (const checkpoint::SegmentVerdict& segment : report.segments) {
+    if (!segment.mode.empty()) modes.insert(segment.mode);
+  }
+  return modes.empty() ? "" : fmt::format(", {}", fmt::join(modes, " and "));
 }
 
 void print(const std::vector<Verdict>& verdicts) {
@@ -109,9 +120,9 @@ void print(const std::vector<Verdict>& verdicts) {
       continue;
     }
     const std::string state = verdict.good() ? coloured(Colour::green, "good") : coloured(Colour::red, "BAD ");
-    fmt::print("{}  {}  {} in {} segment{}, {}\n", state, verdict.name, format_bytes(verdict.report.bytes),
+    fmt::print("{}  {}  {} in {} segment{}, {}{}\n", state, verdict.name, format_bytes(verdict.report.bytes),
                verdict.report.segments.size(), verdict.report.segments.size() == 1 ? "" : "s",
-               format_seconds(verdict.report.seconds));
+               format_seconds(verdict.report.seconds), modes_of(verdict.report));
   }
 }
 
@@ -156,10 +167,13 @@ void add_checkpoint_verify(CLI::App& group, Action& action) {
   CLI::Option* const step = add_step(*command, settings->step, "Which step (the highest)");
   command->add_flag("--all", settings->all, "All steps; a bad one does not end it")->excludes(step);
   add_common(*command, settings->common);
-  set_examples(*command,
-               "  infercluster checkpoint verify /lustre/run\n"
-               "  infercluster checkpoint verify /lustre/run --step 100\n"
-               "  infercluster checkpoint verify /lustre/run --all --json\n");
+  set_examples(
+      *command,
+      "  infercluster checkpoint verify /lustre/run\n"
+      "  infercluster checkpoint verify /lustre/run --step 100\n"
+      "  infercluster checkpoint verify /lustre/run --all --json\n"
+      "  INFERCLUSTER_DIRECT=always infercluster checkpoint verify /lustre/run  # from the storage, whatever the page "
+      "cache has\n");
   command->callback([settings, &action] { action = [settings] { return run(*settings); }; });
 }
 

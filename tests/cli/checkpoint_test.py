@@ -128,6 +128,10 @@ def test_verify_names_the_first_bad_block_and_goes_on(program, root, backend):
     assert result.returncode == 1 and state_of(root) == before
     steps = by_step(json.loads(result.stdout))
     assert [steps[step]["good"] for step in (100, 200, 300, 400)] == [True, False, False, True]
+    modes = {segment["mode"] for segment in steps[400]["segments"]}
+    assert modes <= {"direct", "buffered", "resident"}
+    never = program.json("checkpoint", "verify", root, "--step", "400", env={**environment, "INFERCLUSTER_DIRECT": "never"})
+    assert "direct" not in {segment["mode"] for step in never["steps"] for segment in step["segments"]}
     assert steps[300]["skipped"] is True and steps[400]["bytes"] > 0
     (error,) = [segment["error"] for segment in steps[200]["segments"] if segment["error"]]
     assert (error["path"], error["tensor"], error["offset"]) == (str(bad), "model.layers.0.weight", (size - 1) // 65536 * 65536)

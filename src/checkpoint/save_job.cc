@@ -17,32 +17,6 @@ namespace {
 
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
-// What a rank tells the others when its files are durable.
-struct Root {
-  manifest::IndexReference index;
-  std::string plan_hash;
-};
-
-std::string encode(const Root& root) {
-  exchange::Writer out;
-  out.text(root.index.name);
-  out.number(root.index.bytes);
-  out.number(root.index.crc32c);
-  out.text(root.plan_hash);
-  return out.take();
-}
-
-Result<Root> decode_root(std::string_view bytes) {
-  exchange::Reader in(bytes);
-  Root root;
-  root.index.name = in.text();
-  root.index.bytes = in.number();
-  root.index.crc32c = static_cast<std::uint32_t>(in.number());
-  root.plan_hash = in.text();
-  if (!in.complete()) return Error(ErrorCode::corrupt, "what a rank said of its index is damaged");
-  return root;
-}
-
 class Runner {
  public:
   Runner(const Shared& shared, SaveJob& job)
@@ -180,6 +154,26 @@ class Runner {
 
 void run_save(const Shared& shared, SaveJob& job) {
   Runner(shared, job).run();
+}
+
+std::string encode(const Root& root) {
+  exchange::Writer out;
+  out.text(root.index.name);
+  out.number(root.index.bytes);
+  out.number(root.index.crc32c);
+  out.text(root.plan_hash);
+  return out.take();
+}
+
+Result<Root> decode_root(std::string_view bytes) {
+  exchange::Reader in(bytes);
+  Root root;
+  root.index.name = in.text();
+  root.index.bytes = in.number();
+  root.index.crc32c = static_cast<std::uint32_t>(in.number());
+  root.plan_hash = in.text();
+  if (!in.complete()) return Error(ErrorCode::corrupt, "what a rank said of its index is damaged");
+  return root;
 }
 
 }  // namespace infercluster::checkpoint

@@ -13,6 +13,7 @@
 #include "checkpoint/layout.h"
 #include "checkpoint/segment_writer.h"
 #include "checkpoint/snapshot.h"
+#include "manifest/commit.h"
 
 namespace infercluster::checkpoint {
 
@@ -38,6 +39,14 @@ struct SaveJob {
   std::shared_ptr<ImageWindows> image;           // null where this rank writes nothing
   std::function<void(const Error&)> on_failure;  // called before `save` says so
 };
+
+// What a rank tells rank 0 when its files are durable.
+struct Root {
+  manifest::IndexReference index;
+  std::string plan_hash;
+};
+std::string encode(const Root& root);
+Result<Root> decode_root(std::string_view bytes);
 
 // job.save says how it ended.
 void run_save(const Shared& shared, SaveJob& job);

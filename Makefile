@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup build demo test sanitize bench fuzz crash lint clean
+.PHONY: help setup build demo test sanitize bench scale fuzz crash lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ sanitize: setup ## every C++ test under ASan and UBSan, then under TSan
 bench: build ## ours, our peers and the machine's limit in one go; results in bench/results
 	@tools/setup.sh bench
 	@$(PYTHON) bench/run.py
+
+scale: build ## what a checkpoint costs 8 to 16,384 ranks, and how long it takes by a model that is checked here
+	@$(PYTHON) bench/run_scale.py
 
 fuzz: setup ## each codec's fuzzer for FUZZ_SECONDS (600) under ASan and UBSan
 	@tools/setup.sh fuzz

@@ -212,12 +212,14 @@ std::string fish_script(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (command.is_group) not_in_groups += "; and not __fish_seen_subcommand_from " + command.name;
   }
+  std::string within;  // the commands of the group that came last: they follow it
   for (const Command& command : commands) {
     const std::string group = command.group();
+    if (command.is_group) within = joined(command.words);
     std::string offered = "__fish_use_subcommand";
     std::string chosen = "__fish_seen_subcommand_from " + command.last_name();
     if (!group.empty()) {
-      offered = "__fish_seen_subcommand_from " + group;
+      offered = "__fish_seen_subcommand_from " + group + "; and not __fish_seen_subcommand_from " + within;
       chosen = "__fish_seen_subcommand_from " + group + "; and " + chosen;
     } else if (!command.is_group) {
       chosen += not_in_groups;

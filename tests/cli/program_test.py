@@ -176,6 +176,8 @@ def test_other_shells_get_a_script_with_every_command(program, shell):
     script = program.run("completion", shell).stdout
     for command in COMMANDS:
         assert command in script
+    nested = {"zsh": "'checkpoint prune')", "fish": "'__fish_seen_subcommand_from checkpoint; and __fish_seen_subcommand_from prune' -l keep-every"}
+    assert nested[shell] in script
 
 
 def test_json_is_one_document_even_with_odd_names(program, folder):

@@ -56,7 +56,8 @@ Result<std::vector<ExportedTensor>> select(const Checkpoint& checkpoint, const S
 Result<ExportReport> export_to(const Checkpoint& checkpoint, const std::vector<ExportedTensor>& tensors,
                                const std::string& destination, const ExportOptions& options);
 
-// Removes steps that choose_to_remove() gave; each is renamed away first. All are tried.
+// Removes steps that choose_to_remove() gave; each is renamed away first. All are tried; one that somebody else has
+// removed meanwhile is no error.
 struct Removal {
   std::uint64_t step = 0;
   std::optional<Error> error;

@@ -19,6 +19,12 @@ Result<bool> is_checkpoint(io::FileCalls& calls, const io::Directory& directory)
   return false;
 }
 
+// No longer, once somebody else has removed it.
+bool is_there(io::FileCalls& calls, const io::Directory& root, std::uint64_t step) {
+  const auto directory = calls.open_directory_in(root, step_name(step));
+  return directory.ok() || directory.error().system_errno() != ENOENT;
+}
+
 std::string list_hint(const std::string& root) {
   return "`infercluster checkpoint ls " + root + "` shows what is there";
 }
@@ -73,7 +79,8 @@ Result<std::vector<Removal>> remove(const std::string& root, const std::vector<s
   std::vector<Removal> removals;
   for (const std::uint64_t step : steps) {
     const Status removed = remove_step(calls, directory, step, random_id(), Remove::committed_too);
-    removals.push_back({step, removed.ok() ? std::nullopt : std::optional<Error>(removed.error())});
+    const bool gone = removed.ok() || (removed.error().system_errno() == ENOENT && !is_there(calls, directory, step));
+    removals.push_back({step, gone ? std::nullopt : std::optional<Error>(removed.error())});
   }
   return removals;
 }

@@ -14,6 +14,8 @@ void bind_safetensors(nanobind::module_& module);
 void bind_file(nanobind::module_& module);
 void bind_repository(nanobind::module_& module);
 void bind_job(nanobind::module_& module);
+void bind_exchange(nanobind::module_& module);
+void bind_checkpoint(nanobind::module_& module);
 
 nanobind::dict report_dict(const load::Report& report);  // infercluster.Report
 

@@ -6,7 +6,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "infercluster/infercluster.h"
 #include "memory.h"
 #include "repository.h"
+#include "running.h"
 #include "safetensors/dtype.h"
 
 namespace nb = nanobind;
@@ -31,44 +31,6 @@ namespace {
 std::chrono::nanoseconds in_nanoseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
-
-// A job or stream that several Python threads may use, and one may close meanwhile: it ends when the last call on it
-// has returned. In a forked child, where its threads do not exist, it is left alone.
-template <typename T>
-class Running {
- public:
-  explicit Running(std::unique_ptr<T> running) : running_(std::move(running)) {}
-  Running(Running&&) noexcept = default;
-  Running& operator=(Running&&) = delete;
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  ~Running() { close(); }
-
-  // The caller holds the GIL, which guards running_.
-  [[nodiscard]] std::shared_ptr<T> get() const {
-    if (running_ == nullptr) raise(Error(ErrorCode::invalid_argument, "is closed"));
-    if (getpid() != owner_) {
-      raise(Error(ErrorCode::unsupported, "this process was forked from the one that started the load")
-                .with_hint("Load in the process that uses the tensors, or start processes by spawn instead of fork"));
-    }
-    return running_;
-  }
-
-  // Cancels, and waits until no read is in flight.
-  void close() {
-    std::shared_ptr<T> running = std::move(running_);
-    if (running == nullptr) return;
-    if (getpid() != owner_) {
-      new std::shared_ptr<T>(std::move(running));  // NOLINT: leaked on purpose
-      return;
-    }
-    without_gil([&] { running.reset(); });
-  }
-
- private:
-  std::shared_ptr<T> running_;
-  pid_t owner_ = getpid();
-};
 
 using Job = Running<load::Job>;
 using Stream = Running<load::Stream>;

@@ -20,4 +20,6 @@ NB_MODULE(_core, module) {
   bind_file(module);
   bind_repository(module);
   bind_job(module);
+  bind_exchange(module);
+  bind_checkpoint(module);
 }

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._types import Report
+from ._types import LoadReport, Report, SaveReport
 
 _Tensor = tuple[str, str, tuple[int, ...], Memory | DeviceMemory | None]
 
@@ -109,3 +109,77 @@ class Stream:
 
 def start_load(repository: Repository, options: Options, /) -> Job: ...
 def start_stream(repository: Repository, options: Options, /) -> Stream: ...
+
+class Ranks:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
+def ranks_in_directory(directory: bytes, name: str, rank: int, world: int, seconds: float) -> Ranks: ...
+def ranks_over_store(store: Any, rank: int, world: int, seconds: float) -> Ranks: ...
+
+class Tensors:
+    """Of one rank, to save or to load into. Memory at addresses is the caller's."""
+
+    def __init__(self) -> None: ...
+    def add(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+        address: int,
+        strides: Sequence[int],
+    ) -> None:
+        """`strides`: bytes per dimension; empty: row-major."""
+    def __len__(self) -> int: ...
+
+class Save:
+    @property
+    def status(self) -> str: ...
+    def wait_for(self, seconds: float, /) -> bool: ...
+    def raise_error(self) -> None: ...
+    def report(self) -> SaveReport: ...
+
+class Checkpointer:
+    def save(
+        self, step: int, tensors: Tensors, metadata: Sequence[tuple[str, str]], replace: bool, wait: bool
+    ) -> Save: ...
+    def conclude(self, failed: tuple[str, int, str] | None) -> None: ...
+    def cancel(self) -> None: ...
+    def wait_idle(self) -> None: ...
+    def steps(self) -> list[int]: ...
+    def latest(self) -> int | None: ...
+    def agree_on_latest(self) -> int | None: ...
+    def prepare(self, bytes: int, /) -> None: ...  # noqa: A002
+    def close(self) -> None: ...
+
+def open_checkpointer(
+    root: bytes,
+    ranks: Ranks | None,
+    keep: int,
+    keep_every: int,
+    arena_bytes: int,
+    max_write_rate: int,
+    call_seconds: float,
+    write_seconds: float,
+) -> Checkpointer: ...
+
+class Checkpoint:
+    @property
+    def path(self) -> str: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...], int]]:
+        """name -> dtype, shape, chunks"""
+
+    def metadata(self) -> list[dict[str, str]]:
+        """By rank that saved."""
+
+    def restore(self, tensors: Tensors) -> LoadReport: ...
+
+def open_checkpoint(root: bytes, step: int) -> Checkpoint: ...

@@ -30,18 +30,18 @@ def open_repository(src: Source, revision: str | None) -> _core.Repository:
     return repository
 
 
-def byte_count(memory: int | str) -> int:
+def byte_count(memory: int | str, name: str = "memory") -> int:
     """From bytes, or text such as "512MiB" or "1.5 GiB" (K, M, G and T are powers of two with an i, of ten without)."""
     if isinstance(memory, str):
         found = _SIZE.fullmatch(memory)
         if not found:
-            raise ValueError(f'memory is "{memory}"; expected bytes, or a size such as "512MiB"')
+            raise ValueError(f'{name} is "{memory}"; expected bytes, or a size such as "512MiB"')
         number, prefix, binary = found.groups()
         unit: int = (1024 if binary else 1000) ** (" kmgt".index(prefix.lower()) if prefix else 0)
         return int(float(number) * unit)
     number_of_bytes = operator.index(memory)
     if not 0 <= number_of_bytes < 1 << 63:
-        raise ValueError(f"memory is {number_of_bytes} bytes; expected a positive number, or None for the default")
+        raise ValueError(f"{name} is {number_of_bytes} bytes; expected a positive number, or None for the default")
     return number_of_bytes
 
 

@@ -96,3 +96,30 @@ Slice = slice | tuple[slice, ...] | Shard
 Slices = Mapping[str, Slice]
 Names = str | Sequence[str]
 Into = Mapping[str, Any]
+
+
+class SaveReport(TypedDict):
+    """What happened in a save, and where its time went."""
+
+    step: int
+    epoch: int  # of this step: grows with every replacement
+    bytes: int  # that this rank writes
+    stall_seconds: float  # that save() took
+    arena_wait_seconds: float  # of it: until earlier saves had left an arena, and it was there
+    agree_seconds: float  # of it: until all ranks had agreed
+    copy_seconds: float  # of it
+    write_seconds: float  # this rank's files, fsyncs included; behind the caller's back
+    durable_seconds: float  # from the call until the commit
+    direct: bool  # the page cache was left out
+    layout: str  # how this rank's segment lies on a parallel file system; empty: on no such one
+    plan_reused: bool
+    waves: int  # copies that the state took; more than one: it was larger than an arena
+
+
+class LoadReport(TypedDict):
+    """What this rank read in a Checkpointer.load."""
+
+    bytes: int  # of all that was loaded
+    bytes_read: int  # whole checksum blocks, each once
+    segments: int
+    seconds: float

@@ -23,6 +23,7 @@
 namespace infercluster::checkpoint {
 namespace {
 
+constexpr auto kCancelDeadline = std::chrono::seconds(10);
 constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
 
 }  // namespace
@@ -38,6 +39,8 @@ struct Checkpointer::Impl {
   Result<std::shared_ptr<const Save>> save(std::uint64_t step, const State& state, const SaveOptions& options);
   void wait_idle();
   Result<std::optional<std::uint64_t>> agree_on_latest();
+  Status conclude(const Status& own);
+  void cancel();
   Status prepare(std::uint64_t bytes);
 
   Shared shared;
@@ -46,6 +49,7 @@ struct Checkpointer::Impl {
   SnapshotArenas arenas;
 
  private:
+  Result<std::shared_ptr<exchange::Exchange>> next_exchange();
   Result<std::shared_ptr<const Save>> start(SaveJob& job, const State& state, const SaveOptions& options);
   Status agree(SaveJob& job, const State& state, const SaveOptions& options);
   template <typename Decide>
@@ -63,6 +67,9 @@ struct Checkpointer::Impl {
   Participant participant_;
   bool swept_ = false;
 
+  std::mutex waiting_mutex_;
+  std::weak_ptr<exchange::Exchange> waiting_;  // of the call of that thread; guarded by waiting_mutex_
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<SaveJob> queue_;          // guarded by mutex_
@@ -77,11 +84,11 @@ struct Checkpointer::Impl {
 Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step, const State& state,
                                                              const SaveOptions& options) {
   SaveJob job;
-  job.number = ++saves_;
   job.started = steady_clock().now();
   job.save = std::make_shared<Save>();
   job.report.step = step;
-  IC_TRY(job.ranks, shared.options.exchange->nested(job.number));
+  IC_TRY(job.ranks, next_exchange());
+  job.number = saves_;
   const std::shared_ptr<const Save> save = job.save;
   const std::uint64_t number = job.number;
   auto started = start(job, state, options);
@@ -264,7 +271,7 @@ void Checkpointer::Impl::wait_for_step(std::uint64_t step) {
 
 Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
   const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
-  IC_TRY(const std::unique_ptr<exchange::Exchange> ranks, shared.options.exchange->nested(++saves_));
+  IC_TRY(const std::shared_ptr<exchange::Exchange> ranks, next_exchange());
   const auto find = [this](const std::vector<std::string>&) -> Result<std::string> {
     IC_TRY(const auto newest, newest_whole_step(*shared.calls, shared.root));
     exchange::Writer out;
@@ -278,6 +285,33 @@ Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
   const std::uint64_t step = in.number();
   if (!in.complete()) return Error(ErrorCode::corrupt, "what rank 0 said of the latest step is damaged");
   return found ? std::optional<std::uint64_t>(step) : std::nullopt;
+}
+
+Status Checkpointer::Impl::conclude(const Status& own) {
+  IC_TRY(const std::shared_ptr<exchange::Exchange> ranks, next_exchange());
+  const exchange::Deadline deadline = exchange::deadline_in(shared.options.write_deadline);
+  if (!own.ok()) return ranks->abort(own.error(), 0, deadline);
+  const auto all = ranks->gather("conclude", "", deadline);
+  return all.ok() ? Status() : all.error();
+}
+
+Result<std::shared_ptr<exchange::Exchange>> Checkpointer::Impl::next_exchange() {
+  IC_TRY(std::shared_ptr<exchange::Exchange> ranks, shared.options.exchange->nested(++saves_));
+  const std::lock_guard lock(waiting_mutex_);
+  waiting_ = ranks;
+  return ranks;
+}
+
+void Checkpointer::Impl::cancel() {
+  std::shared_ptr<exchange::Exchange> ranks;
+  {
+    const std::lock_guard lock(waiting_mutex_);
+    ranks = waiting_.lock();
+  }
+  if (ranks == nullptr) return;
+  const Error told =
+      ranks->abort(Error(ErrorCode::cancelled, "it was interrupted"), 0, exchange::deadline_in(kCancelDeadline));
+  log_info("cancelled: " + told.to_string());
 }
 
 Status Checkpointer::Impl::prepare(std::uint64_t bytes) {
@@ -326,6 +360,14 @@ void Checkpointer::wait_idle() {
 
 Result<std::optional<std::uint64_t>> Checkpointer::agree_on_latest() {
   return impl_->agree_on_latest();
+}
+
+Status Checkpointer::conclude(const Status& own) {
+  return impl_->conclude(own);
+}
+
+void Checkpointer::cancel() {
+  impl_->cancel();
 }
 
 Status Checkpointer::prepare(std::uint64_t bytes) {

@@ -53,7 +53,7 @@ struct SaveOptions {
   Exists exists = Exists::error;
 };
 
-// Thread rule: one thread. All ranks make the same calls of save() in the same order.
+// Thread rule: one thread, but for cancel(). All ranks make the same calls of save() in the same order.
 class Checkpointer {
  public:
   // `root` must be there; checkpoints are its subfolders.
@@ -76,6 +76,13 @@ class Checkpointer {
   // What rank 0 finds, on all ranks: whoever resumes must resume from one step. All ranks call it, in order with
   // save().
   Result<std::optional<std::uint64_t>> agree_on_latest();
+
+  // The same verdict on all ranks on what each of them did by itself, such as loading: success where all succeeded,
+  // else the first cause. Waits for the others until the write deadline. All ranks call it, in order with save().
+  Status conclude(const Status& own);
+  // Ends the call that is waiting, and the save that it began, on all ranks; its error is `cancelled`. Nothing waits:
+  // no effect. By any thread.
+  void cancel();
 
   // Brings memory for the snapshots of a state of so many bytes (of this rank) into being, so that the first two saves
   // need not wait for it. Optional.

@@ -24,9 +24,18 @@ SaveStatus Save::status() const {
   return status_;
 }
 
+bool Save::has_ended() const {
+  return status_ == SaveStatus::durable || status_ == SaveStatus::failed;
+}
+
+bool Save::wait_for(std::chrono::nanoseconds duration) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, duration, [this] { return has_ended(); });
+}
+
 Status Save::wait() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return status_ == SaveStatus::durable || status_ == SaveStatus::failed; });
+  changed_.wait(lock, [this] { return has_ended(); });
   if (error_) return *error_;
   return {};
 }

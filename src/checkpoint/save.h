@@ -2,6 +2,7 @@
 // One save, as its owner sees it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -44,6 +45,8 @@ class Save {
   [[nodiscard]] SaveStatus status() const;
   // Until it is durable or failed; the error then, each time it is asked for.
   Status wait() const;
+  // True when it is durable or failed, at the latest after so long.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds duration) const;
   [[nodiscard]] SaveReport report() const;
 
   // For the checkpointer alone. The thread that saves gives its part of the report, the one that writes its own; a save
@@ -53,6 +56,8 @@ class Save {
   void finish(const SaveReport& report, std::optional<Error> error);
 
  private:
+  [[nodiscard]] bool has_ended() const;  // mutex_ is held
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   SaveStatus status_ = SaveStatus::scheduled;  // guarded by mutex_

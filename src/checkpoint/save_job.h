@@ -32,7 +32,7 @@ struct SaveJob {
   SaveReport report;
   Clock::TimePoint started;
   Begun begun;  // rank 0 has the directory open; the others open it in run_save()
-  std::unique_ptr<exchange::Exchange> ranks;
+  std::shared_ptr<exchange::Exchange> ranks;
   std::string plan_hash;
   Layout layout;
   manifest::Metadata metadata;

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpointer: saves and loads the state of a job."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import _core, _log, _options
+from .._errors import TensorNotFoundError
+from . import exit as process_exit
+from . import ranks, tensors
+from .interrupt import in_thread
+from .restore import Restore, _listed
+from .tree import TREE_KEY, Flat
+
+if TYPE_CHECKING:
+    from .._types import LoadReport, SaveReport
+
+Step = int | Literal["latest"]
+
+_SLICE_SECONDS = 0.1  # Python sees signals between two
+
+
+class Save:
+    """A save on its way. Thread-safe."""
+
+    def __init__(self, save: _core.Save, step: int) -> None:
+        self._save, self._step = save, step
+        self._is_told = False  # somebody got to know that it failed
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def status(self) -> str:
+        """ "scheduled" (agreed on), "staged" (copied: the state may be changed; nothing is saved yet), "durable" (it
+        outlives the machine's power), or "failed" (there is no such checkpoint)."""
+        return self._save.status
+
+    def wait(self, timeout: float | None = None) -> Save:
+        """
+        Until it is durable.
+
+        Raises:
+            OSError, ...: why it failed, the same on all ranks, each time it is asked for. TimeoutError: after so many
+            seconds it is neither; it goes on.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_SECONDS if end is None else min(_SLICE_SECONDS, max(0.0, end - time.monotonic()))
+            ended = self._save.wait_for(left)
+            _log.drain()
+            if ended:
+                try:
+                    self._save.raise_error()
+                except Exception:
+                    self._is_told = True
+                    raise
+                return self
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(errno.ETIMEDOUT, f"step {self._step} is not durable after {timeout:g} s; it goes on")
+
+    @property
+    def report(self) -> SaveReport:
+        """What happened so far, and where the time went."""
+        return self._save.report()
+
+    def _is_over(self) -> bool:
+        """Nobody needs to be told of it any more."""
+        return self.status == "durable" or (self.status == "failed" and self._is_told)
+
+    def __repr__(self) -> str:
+        return f"<infercluster.Save: step {self._step}, {self.status}>"
+
+
+def _bytes_of(value: int | str | None, name: str) -> int:
+    """0: left to the core."""
+    if value is None or value == "auto":
+        return 0
+    found = _options.byte_count(value, name)
+    if found == 0:
+        raise ValueError(f"{name} is 0; expected more")
+    return found
+
+
+class Checkpointer:
+    """
+    Saves the state of a job while the job goes on. All ranks make the same calls in the same order, in one thread.
+
+        with infercluster.Checkpointer("/lustre/run") as checkpointer:
+            start = checkpointer.load(state)             # None: there is none yet
+            for step in range(start or 0, steps):
+                train(state)
+                if step % 100 == 0:
+                    checkpointer.save(step, state)       # returns when the state may be changed again
+
+    The state is a dict of names to tensors (torch's on any device, DTensor, numpy's), plain values, and objects with
+    state_dict() and load_state_dict(), nested as it comes. A checkpoint is a folder `step-N` of safetensors files; it
+    is one once it holds a valid COMMIT, and only then `latest()` names it. See `Save.status` for the events.
+
+    Leaving the `with` block waits until all is durable, and raises where a save failed that nobody was told of. What
+    happens when the process ends with a save on its way: it waits for it, at exit and on SIGTERM; see `_checkpoint/exit.py`.
+
+    Args:
+        root: a directory that all ranks see; made when it is missing. keep: how many of the newest durable checkpoints
+        stay (0: all), keep_every: and those whose step it divides. arena_bytes: host memory for copies of the state,
+        as a number or as "8GiB"; "auto": half of what is free. A larger state is copied in parts, and the caller waits
+        longer. max_write_rate: bytes per second of this rank. group: the ranks: a process group of torch.distributed,
+        or "world" for the default one; "env": rank and number of ranks from the launcher's environment (torchrun,
+        Open MPI, MPICH, Slurm, or INFERCLUSTER_RANK and INFERCLUSTER_WORLD), which meet in a directory below `root` (or
+        INFERCLUSTER_RENDEZVOUS); "single": this process alone. None: the default group where there is one, else "env".
+        call_timeout: seconds that a rank waits for the others to make the same call, write_timeout: until all have
+        written.
+
+    Raises:
+        OSError: the root cannot be used. TimeoutError: the other ranks did not come, by their numbers. ValueError.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        keep: int = 3,
+        keep_every: int | None = None,
+        arena_bytes: int | str = "auto",
+        max_write_rate: int | str | None = None,
+        group: Any = None,
+        call_timeout: float = 300,
+        write_timeout: float = 3600,
+    ) -> None:
+        for name, value in (("keep", keep), ("keep_every", keep_every or 0)):
+            if value < 0:
+                raise ValueError(f"{name} is {value}; expected 0 or more")
+        _log.follow_level()
+        self._root = os.path.abspath(os.fspath(root))
+        self._is_closed = False
+        self._saves: list[Save] = []  # that may fail without anybody being told
+        os.makedirs(self._root, exist_ok=True)
+        self._ranks = ranks.ranks_of(group, self._root, call_timeout)
+        self._core = _core.open_checkpointer(
+            os.fsencode(self._root),
+            ranks=self._ranks,
+            keep=keep,
+            keep_every=keep_every or 0,
+            arena_bytes=_bytes_of(arena_bytes, "arena_bytes"),
+            max_write_rate=_bytes_of(max_write_rate, "max_write_rate"),
+            call_seconds=call_timeout,
+            write_seconds=write_timeout,
+        )
+        process_exit.register(self)
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def rank(self) -> int:
+        return self._ranks.rank if self._ranks is not None else 0
+
+    @property
+    def world(self) -> int:
+        return self._ranks.world if self._ranks is not None else 1
+
+    def save(
+        self, step: int, state: Any, *, wait: bool = False, exists: Literal["error", "replace"] = "error"
+    ) -> Save:
+        """
+        Returns when the caller may go on and change the state: it is copied then, and nothing is saved yet. With `wait`
+        when it is durable. A third save waits for the first of two that are still being written.
+
+        Args:
+            exists: when the step is saved already, as after a rollback: "error", or "replace" it; the old one goes only
+            when the new one is durable.
+
+        Raises:
+            ValueError, TypeError: what cannot be saved, by name; the step is there. OSError, TimeoutError: the first
+            cause on any rank, the same on all. Also, once, why an earlier save failed that was not waited for; then
+            nothing is saved.
+        """
+        self._check_open()
+        if exists not in ("error", "replace"):
+            raise ValueError(f'exists is {exists!r}; expected "error" or "replace"')
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"step is {step!r}; expected a whole number of 0 or more")
+        try:
+            listed, metadata, memory = _taken_apart(state)
+        except Exception as error:
+            self._conclude(error)
+            raise
+        call = lambda: self._core.save(step, listed, metadata, exists == "replace", wait)  # noqa: E731
+        try:
+            save = Save(in_thread(call, self._core.cancel), step)
+        except Exception:
+            for earlier in self._saves:  # it may be their error
+                earlier._is_told = earlier._is_told or earlier.status == "failed"
+            raise
+        del memory
+        self._saves = [other for other in self._saves if not other._is_over()]
+        self._saves.append(save)
+        return save
+
+    def load(
+        self,
+        into: Any,
+        *,
+        step: Step = "latest",
+        only: str | list[str] | None = None,
+        strict: bool = True,
+        cast: bool = False,
+    ) -> int | None:
+        """
+        Fills the tensors of `into`, sets its plain values, and gives objects their state. Every byte is checked against
+        the checksum that was taken before it was written. Any mesh and number of ranks may load what any other saved.
+
+        Args:
+            into: a state as for save(). step: a number, or "latest": what rank 0 finds. only: names or shell patterns
+            of what is loaded; the rest stays. strict: refuse where names are missing, or the checkpoint has more.
+            cast: convert dtypes, as the framework does; refused otherwise, as other shapes always are.
+
+        Returns:
+            The step; None where `latest` finds none, and nothing was loaded.
+
+        Raises:
+            KeyError: names that are missing, all of them. ValueError: dtypes or shapes that differ, by name; nothing
+            was changed then. FileNotFoundError: no such step. SafetensorError, OSError: damaged or not readable; what
+            `into` holds is undefined then. The first cause on any rank, the same on all.
+        """
+        self._check_open()
+        if step != "latest" and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+            raise ValueError(f'step is {step!r}; expected a whole number of 0 or more, or "latest"')
+        found = in_thread(self._core.agree_on_latest, self._core.cancel) if step == "latest" else step
+        if found is None:
+            return None
+        failure: BaseException | None = None
+        try:
+            self._load(into, found, only, strict, cast)
+        except Exception as error:
+            failure = error
+        except BaseException:
+            self._conclude(InterruptedError(errno.EINTR, "the load was interrupted"))
+            raise
+        self._conclude(failure)
+        return found
+
+    def _load(self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool) -> None:
+        checkpoint = in_thread(lambda: _core.open_checkpoint(os.fsencode(self._root), step))
+        restore = Restore(checkpoint, self.rank, only, strict, cast)
+        restore.collect(into)
+        if strict and self.world == 1:
+            unexpected = restore.unexpected()
+            if unexpected:
+                raise TensorNotFoundError(
+                    f"{checkpoint.path} has more than there is a place for: {_listed(unexpected)}. To leave it, ask for"
+                    " strict=False, or name what you want with only="
+                )
+        self._last_load = in_thread(restore.read)
+        restore.apply(into)
+
+    def _conclude(self, failure: BaseException | None) -> None:
+        if self.world == 1:
+            if failure is not None:
+                raise failure
+            return
+        cause = None if failure is None else _described(failure)
+        try:
+            in_thread(lambda: self._core.conclude(cause), self._core.cancel)
+        except Exception as error:
+            raise error from failure
+
+    @property
+    def last_load(self) -> LoadReport | None:
+        """Of the last load() that succeeded on this rank."""
+        return self._last_load
+
+    _last_load: LoadReport | None = None
+
+    def latest(self) -> int | None:
+        """The newest step that is durable and whole; only this rank looks."""
+        self._check_open()
+        return self._core.latest()
+
+    def steps(self) -> list[int]:
+        """Durable steps, ascending; only this rank looks."""
+        self._check_open()
+        return self._core.steps()
+
+    def wait(self) -> None:
+        """Until every save is durable, and what goes is removed; raises why the first one failed that nobody was told of."""
+        self._check_open()
+        pending, self._saves = self._saves, []
+        failure: BaseException | None = None
+        for save in pending:
+            if save._is_over():
+                continue
+            try:
+                save.wait()
+            except Exception as error:
+                failure = failure or error
+        in_thread(self._core.wait_idle)  # what the retention removes is gone too
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """As wait(); then the memory and threads are given back."""
+        if self._is_closed:
+            return
+        try:
+            self.wait()
+        finally:
+            self._is_closed = True
+            self._core.close()
+            process_exit.unregister(self)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the checkpointer is closed")
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            if exc is None:
+                raise
+            _log.LOGGER.error("a checkpoint was not saved: %s", error)
+
+    def __repr__(self) -> str:
+        return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
+
+
+def _taken_apart(state: Any) -> tuple[_core.Tensors, list[tuple[str, str]], list[Any]]:
+    """The tensors, the texts that come back with them, and the memory that must live until it is copied."""
+    flat = Flat(state)
+    listed = _core.Tensors()
+    alive = []
+    strides: list[int]
+    for name, tensor in flat.tensors.items():
+        described = tensors.describe(name, tensor)
+        for part in described.parts:
+            address, strides = 0, []
+            if part.memory is not None:
+                is_plain = tensors.is_plain_memory(part.memory, described.dtype)
+                memory = part.memory if is_plain else tensors.as_plain(part.memory)
+                alive.append(memory)
+                address, strides = tensors.address_of(memory), tensors.strides_of(memory)
+            listed.add(name, described.dtype, described.shape, part.offsets, part.lengths, address, strides)
+    return listed, [(TREE_KEY, json.dumps(flat.tree, separators=(",", ":")))], alive
+
+
+def _described(error: BaseException) -> tuple[str, int, str]:
+    """The core's code, errno and message of an exception."""
+    code = getattr(error, "code", None)
+    if not isinstance(code, str):
+        code = "invalid argument" if isinstance(error, (ValueError, TypeError, KeyError)) else "I/O error"
+    number = error.errno if isinstance(error, OSError) and error.errno else 0
+    return code, number, f"{type(error).__name__}: {error}"

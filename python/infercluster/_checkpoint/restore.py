@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load: what a checkpoint holds, into a state that is there."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .._errors import TensorNotFoundError
+from . import tensors, values
+from .tree import ABSENT, TENSOR, TREE_KEY, Flat, Stored, has_state
+from .values import name_of
+
+if TYPE_CHECKING:
+    from .._types import LoadReport
+
+_NAMED_MAX = 20  # in one message
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    return ", ".join(found[:_NAMED_MAX]) + more
+
+
+@dataclass
+class _Target:
+    name: str
+    destination: Any  # of the caller
+    memory: Any  # that the core fills; when it is not the destination, copied to it afterwards
+
+
+class Trees:
+    """The trees that the ranks saved: a rank's own first, then the others', for what it had not."""
+
+    def __init__(self, checkpoint: _core.Checkpoint, rank: int) -> None:
+        texts = [texts.get(TREE_KEY) for texts in checkpoint.metadata()]
+        own = rank if rank < len(texts) else 0
+        self._texts = [texts[own], *texts[:own], *texts[own + 1 :]] if texts else []
+        self._read: list[Stored] = []
+        self._path = checkpoint.path
+
+    def _trees(self) -> Iterable[Stored]:
+        for i, text in enumerate(self._texts):
+            if i == len(self._read):
+                self._read.append(Stored(json.loads(text)) if text is not None else Stored({"$dict": []}))
+            yield self._read[i]
+
+    def own(self) -> Stored:
+        return next(iter(self._trees()), Stored({"$dict": []}))
+
+    def find(self, name: str) -> Any:
+        for tree in self._trees():
+            found = tree.find(name)
+            if found is not ABSENT:
+                return found
+        return ABSENT
+
+
+class Restore:
+    """One load. collect() looks at all of `into` and changes nothing; read() fills tensors; apply() sets the rest."""
+
+    def __init__(
+        self, checkpoint: _core.Checkpoint, rank: int, only: str | list[str] | None, strict: bool, cast: bool
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._stored = checkpoint.tensors()  # name -> dtype, shape, chunks
+        self._trees = Trees(checkpoint, rank)
+        self._only = [only] if isinstance(only, str) else only
+        self._strict, self._cast = strict, cast
+        self._core_tensors = _core.Tensors()
+        self._targets: list[_Target] = []
+        self._missing: list[str] = []
+        self._different: list[str] = []
+        self._seen: set[str] = set()
+        self._states: dict[str, Any] = {}  # by name: what load_state_dict() will get
+
+    def collect(self, into: Any) -> None:
+        self._collect(into, ())
+        if self._missing and self._strict:
+            raise TensorNotFoundError(
+                f"{self._checkpoint.path} does not have: {_listed(self._missing)}. To load what it has, ask for"
+                " strict=False, or name what you want with only="
+            )
+        if self._different:
+            hint = "" if self._cast else ". Nothing is converted unasked; dtypes are with cast=True"
+            raise ValueError(f"{self._checkpoint.path}: what was saved differs: {_listed(self._different)}{hint}")
+
+    def unexpected(self) -> list[str]:
+        """Names of the checkpoint that `into` has no place for."""
+        names = {*self._stored, *self._trees.own().leaves}
+        return sorted(name for name in names - self._seen if self._is_wanted(name))
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._only is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._only)
+
+    def _collect(self, node: Any, path: tuple[Any, ...]) -> None:
+        name = name_of(path)
+        if tensors.is_tensor(node):
+            if self._is_wanted(name):
+                self._add_tensor(name, node)
+        elif has_state(node):
+            self._collect_state(node, path)
+        elif isinstance(node, Mapping) and node:
+            for key, value in node.items():
+                self._collect(value, (*path, key))
+        elif isinstance(node, (list, tuple)) and node:
+            for i, value in enumerate(node):
+                self._collect(value, (*path, i))
+        elif self._is_wanted(name):
+            found = self._trees.find(name)
+            self._seen.update(_under(name, found))
+            if found is ABSENT:
+                self._missing.append(name)
+            elif _tensors_in(found):
+                self._different.append(f"{name} (saved as a tensor, wanted as a {type(node).__name__})")
+
+    def _add_tensor(self, name: str, tensor: Any) -> None:
+        self._seen.add(name)
+        stored = self._stored.get(name)
+        if stored is None:
+            if self._trees.find(name) is ABSENT:
+                self._missing.append(name)
+            else:
+                self._different.append(f"{name} (saved as a plain value, wanted as a tensor)")
+            return
+        described = tensors.describe(name, tensor)
+        dtype, shape, _ = stored
+        if described.shape != shape:
+            self._different.append(f"{name} (saved with the shape {list(shape)}, wanted {list(described.shape)})")
+            return
+        if described.dtype != dtype and not self._cast:
+            self._different.append(f"{name} (saved as {dtype}, wanted as {described.dtype})")
+            return
+        for part in described.parts:
+            if part.memory is None:
+                continue
+            if not tensors.is_writable(part.memory):
+                self._different.append(f"{name} (the array to load into is read-only)")
+                return
+            as_is = described.dtype == dtype and tensors.is_plain_memory(part.memory, dtype)
+            memory = part.memory if as_is else tensors.empty(part.memory, dtype, part.lengths)
+            self._targets.append(_Target(name, part.memory, memory))
+            address, strides = tensors.address_of(memory), tensors.strides_of(memory)
+            self._core_tensors.add(name, dtype, shape, part.offsets, part.lengths, address, strides)
+
+    def _collect_state(self, node: Any, path: tuple[Any, ...]) -> None:
+        """What was saved decides which keys come back (an optimizer that has not stepped has no state yet); tensors
+        that the object has are filled in place."""
+        name = name_of(path)
+        found = self._trees.find(name)
+        if self._only is not None or found is ABSENT:
+            self._collect(dict(node.state_dict()), path)  # by its own keys
+            return
+        saved = Stored(found)
+        theirs = {}
+        for key, tensor in Flat(node).tensors.items():
+            theirs[_joined(name, key)] = tensor
+            if saved.find(key) is ABSENT:
+                self._missing.append(_joined(name, key))
+        self._states[name] = values.decode(found, lambda kind, content: self._state_tensor(kind, content, theirs))
+        self._seen.update(_under(name, found))
+
+    def _state_tensor(self, kind: str, content: Any, theirs: dict[str, Any]) -> Any:
+        if kind != TENSOR:
+            return values.no_stored(kind, content)
+        name, framework = content
+        tensor = theirs.get(name)
+        if tensor is None:
+            dtype, shape, chunks = self._stored[name]
+            if chunks > 1:
+                self._different.append(
+                    f"{name} (saved in {chunks} parts, and the object has no tensor for it that says which are wanted:"
+                    " initialise its state first)"
+                )
+            tensor = tensors.fresh(framework, dtype, shape)
+        self._add_tensor(name, tensor)
+        return tensor
+
+    def read(self) -> LoadReport:
+        report = self._checkpoint.restore(self._core_tensors)
+        for target in self._targets:
+            if target.memory is not target.destination:
+                tensors.copy_into(target.destination, target.memory)
+        return report
+
+    def apply(self, into: Any) -> None:
+        self._apply(into, ())
+
+    def _apply(self, node: Any, path: tuple[Any, ...]) -> Any:
+        """Returns what belongs in the node's place."""
+        name = name_of(path)
+        if tensors.is_tensor(node):
+            return node
+        if has_state(node):
+            if name in self._states:
+                node.load_state_dict(self._states[name])
+            else:
+                node.load_state_dict(self._apply(dict(node.state_dict()), path))
+            return node
+        if isinstance(node, Mapping) and node:
+            for key in list(node):
+                value = self._apply(node[key], (*path, key))
+                if value is not node[key]:
+                    node[key] = value  # type: ignore[index]
+            return node
+        if isinstance(node, list) and node:
+            for i, item in enumerate(node):
+                node[i] = self._apply(item, (*path, i))
+            return node
+        if isinstance(node, tuple) and node:
+            items = [self._apply(item, (*path, i)) for i, item in enumerate(node)]
+            if all(new is old for new, old in zip(items, node, strict=True)):
+                return node
+            return type(node)(*items) if hasattr(node, "_fields") else tuple(items)
+        found = self._trees.find(name) if self._is_wanted(name) else ABSENT
+        return node if found is ABSENT else values.decode(found, values.no_stored)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name and key else name or key
+
+
+def _under(name: str, found: Any) -> set[str]:
+    """The names of what is in a part of a tree."""
+    return {name} if found is ABSENT else {_joined(name, key) for key in Stored(found).leaves}
+
+
+def _tensors_in(json_value: Any) -> bool:
+    if isinstance(json_value, list):
+        return any(_tensors_in(item) for item in json_value)
+    if isinstance(json_value, dict):
+        return TENSOR in json_value or any(_tensors_in(item) for item in json_value.values())
+    return False

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of torch (also DTensor and ShardedTensor) and arrays of numpy, as boxes of whole tensors in memory."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _dtypes
+
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Part:
+    """What this process holds of a tensor: one box of it, row-major when `memory` is contiguous."""
+
+    offsets: Shape
+    lengths: Shape
+    memory: Any  # a torch.Tensor or numpy.ndarray of the shape `lengths`
+
+
+@dataclass
+class Described:
+    dtype: str  # the format's name, such as "BF16"
+    shape: Shape  # of the whole tensor
+    parts: list[Part]
+    is_sharded: bool = False
+
+
+def is_tensor(value: Any) -> bool:
+    if _dtypes.is_torch(value):
+        return True
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return not value.dtype.hasobject
+    return hasattr(value, "local_shards") and hasattr(value, "metadata")  # ShardedTensor is no Tensor
+
+
+@functools.cache
+def _names_of_torch() -> dict[Any, str]:
+    import torch
+
+    return {getattr(torch, name): dtype for dtype, name in _dtypes.TORCH_NAMES.items() if hasattr(torch, name)}
+
+
+@functools.cache
+def _names_of_numpy() -> dict[Any, str]:
+    import numpy
+
+    found: dict[Any, str] = {}
+    for dtype, name in _dtypes.TORCH_NAMES.items():
+        if dtype == "F4":
+            continue
+        if dtype not in _dtypes.ML_DTYPES:
+            found[numpy.dtype(name)] = dtype
+        elif "ml_dtypes" in sys.modules:
+            found[numpy.dtype(getattr(sys.modules["ml_dtypes"], name))] = dtype
+    return found
+
+
+def _dtype_of(name: str, tensor: Any) -> str:
+    if not _dtypes.is_torch(tensor):
+        found = _names_of_numpy().get(tensor.dtype)
+        if found is None and tensor.dtype.newbyteorder("=") in _names_of_numpy():
+            raise TypeError(f'"{name}" is big-endian ({tensor.dtype}); save it with .astype(dtype.newbyteorder("="))')
+    else:
+        found = _names_of_torch().get(tensor.dtype)
+    if found is None:
+        raise TypeError(
+            f'"{name}" has the dtype {tensor.dtype}, which safetensors files do not have. Save a view of it: of'
+            " complex128 torch.view_as_real(), of others .view(torch.uint8)"
+        )
+    return found
+
+
+def _refuse_odd(name: str, tensor: Any) -> None:
+    torch = sys.modules["torch"]
+    if tensor.layout != torch.strided:
+        raise TypeError(f'"{name}" is a tensor of layout {tensor.layout}; save its dense form or its parts')
+    if tensor.is_quantized:
+        raise TypeError(f'"{name}" is a quantized tensor; save its int_repr(), scale and zero point')
+    if tensor.device.type == "meta":
+        raise TypeError(f'"{name}" is on the meta device and has no values; give it memory first')
+
+
+def _elements(dtype: str, shape: Shape) -> Shape:
+    """From the tensor object's shape: two elements of F4 share one of its bytes."""
+    return (*shape[:-1], shape[-1] * 2) if dtype == "F4" and shape else shape
+
+
+def _chunks_of_dtensor(name: str, tensor: Any) -> list[tuple[Shape, Shape, Any]]:
+    for placement in tensor.placements:
+        if placement.is_partial():
+            raise TypeError(f'"{name}" is a DTensor with the placement {placement}; redistribute it first')
+    local = tensor.to_local()
+    chunks = tensor.__create_chunk_list__()
+    if not chunks or local.numel() == 0:
+        return [((0,) * tensor.dim(), (0,) * tensor.dim(), None)] if tensor.dim() else [((), (), local)]
+    if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(local.shape):
+        raise TypeError(f'"{name}" is a DTensor whose shard is not one box; redistribute it to plain Shard placements')
+    return [(tuple(chunks[0].offsets), tuple(chunks[0].sizes), local)]
+
+
+def describe(name: str, tensor: Any) -> Described:
+    """Refuses, by name, what cannot be saved."""
+    if hasattr(tensor, "local_shards"):  # ShardedTensor
+        shards = [(tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes), s.tensor) for s in tensor.local_shards()]
+        dtype = _names_of_torch()[tensor.metadata().tensor_properties.dtype]
+        shape = tuple(tensor.metadata().size)
+        return Described(dtype, shape, [Part(*shard) for shard in shards], True)
+    dtype = _dtype_of(name, tensor)
+    shape = _elements(dtype, tuple(tensor.shape))
+    if not _dtypes.is_torch(tensor):
+        return Described(dtype, shape, [Part((0,) * len(shape), shape, tensor)])
+    if hasattr(tensor, "__create_chunk_list__"):  # DTensor
+        parts = []
+        for offsets, lengths, local in _chunks_of_dtensor(name, tensor):
+            if local is not None:
+                _refuse_odd(name, local)
+            parts.append(Part(_elements(dtype, offsets), _elements(dtype, lengths), local))
+        return Described(dtype, shape, parts, any(p.is_shard() for p in tensor.placements))
+    _refuse_odd(name, tensor)
+    return Described(dtype, shape, [Part((0,) * len(shape), shape, tensor.detach())])
+
+
+def is_plain_memory(memory: Any, dtype: str) -> bool:
+    """Whether the core can copy from and to it as it is: on the host, and with nothing left to compute."""
+    if _dtypes.is_torch(memory):
+        if memory.device.type != "cpu" or memory.is_conj() or memory.is_neg():
+            return False
+        return dtype != "F4" or bool(memory.is_contiguous())
+    return True
+
+
+def strides_of(memory: Any) -> list[int]:
+    """Bytes between neighbours of each dimension; empty: row-major without gaps."""
+    if _dtypes.is_torch(memory):
+        if memory.is_contiguous():
+            return []
+        return [stride * memory.element_size() for stride in memory.stride()]
+    return [] if memory.flags.c_contiguous else list(memory.strides)
+
+
+def is_writable(memory: Any) -> bool:
+    return _dtypes.is_torch(memory) or bool(memory.flags.writeable)
+
+
+def address_of(memory: Any) -> int:
+    return int(memory.data_ptr() if _dtypes.is_torch(memory) else memory.ctypes.data)
+
+
+def as_plain(memory: Any) -> Any:
+    """A copy that is_plain_memory(), with the same elements."""
+    if _dtypes.is_torch(memory):
+        return memory.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    import numpy
+
+    return numpy.ascontiguousarray(memory).reshape(memory.shape)
+
+
+def empty(like: Any, dtype: str, lengths: Shape) -> Any:
+    """Plain memory for a box, of the framework of `like`."""
+    framework = "pt" if like is None or _dtypes.is_torch(like) else "np"
+    return _dtypes.fresh(framework, dtype, lengths)[0]
+
+
+def copy_into(destination: Any, source: Any) -> None:
+    """With the conversion that the framework makes."""
+    if _dtypes.is_torch(destination):
+        destination.copy_(source)
+    else:
+        destination[...] = source
+
+
+def fresh(framework: str, dtype: str, shape: Shape) -> Any:
+    """A new tensor of the whole shape, for the framework that a tensor was saved from."""
+    if framework == "pt" and not _dtypes.torch_is_there():
+        framework = "np"
+    return _dtypes.fresh(framework, dtype, shape)[0]

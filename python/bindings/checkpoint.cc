@@ -68,6 +68,17 @@ class Tensors {
     memory.push_back({reinterpret_cast<std::byte*>(address), std::move(strides)});  // NOLINT: the caller's tensor
   }
 
+  // Of the tensor that was added last. `cuts`: dimension of the mesh, dimension of the tensor, in the order they are
+  // made.
+  void shard(const std::shared_ptr<checkpoint::Mesh>& mesh,
+             const std::vector<std::pair<std::uint64_t, std::uint64_t>>& cuts) {
+    if (pieces.empty()) raise(Error(ErrorCode::invalid_argument, "no tensor was added"));
+    checkpoint::Sharding sharding{mesh, {}};
+    for (const auto& [mesh_dimension, tensor_dimension] : cuts)
+      sharding.cuts.push_back({mesh_dimension, tensor_dimension});
+    pieces.back().sharding = std::move(sharding);
+  }
+
   struct Memory {
     std::byte* data = nullptr;
     checkpoint::Strides strides;
@@ -257,7 +268,15 @@ void bind_checkpoint(nb::module_& module) {
       .def(nb::init<>())
       .def("add", &Tensors::add, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("offsets"),
            nb::arg("lengths"), nb::arg("address"), nb::arg("strides"))
+      .def("shard", &Tensors::shard, nb::arg("mesh"), nb::arg("cuts"))
       .def("__len__", [](const Tensors& self) { return self.pieces.size(); });
+  nb::class_<checkpoint::Mesh>(module, "Mesh");
+  module.def(
+      "mesh",
+      [](Numbers shape, Numbers ranks) {
+        return std::make_shared<checkpoint::Mesh>(unwrap(checkpoint::Mesh::of(std::move(shape), std::move(ranks))));
+      },
+      nb::arg("shape"), nb::arg("ranks"));
   bind_save(module);
   bind_checkpointer(module);
   bind_restore(module);

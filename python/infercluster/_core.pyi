@@ -119,6 +119,10 @@ class Ranks:
 def ranks_in_directory(directory: bytes, name: str, rank: int, world: int, seconds: float) -> Ranks: ...
 def ranks_over_store(store: Any, rank: int, world: int, seconds: float) -> Ranks: ...
 
+class Mesh: ...
+
+def mesh(shape: Sequence[int], ranks: Sequence[int]) -> Mesh: ...
+
 class Tensors:
     """Of one rank, to save or to load into. Memory at addresses is the caller's."""
 
@@ -134,6 +138,10 @@ class Tensors:
         strides: Sequence[int],
     ) -> None:
         """`strides`: bytes per dimension; empty: row-major."""
+
+    def shard(self, mesh: Mesh, cuts: Sequence[tuple[int, int]]) -> None:
+        """Of the tensor that was added last: (dimension of the mesh, of the tensor), in the order they are made."""
+
     def __len__(self) -> int: ...
 
 class Save:

@@ -143,6 +143,7 @@ class Checkpointer:
         self._saves: list[Save] = []  # that may fail without anybody being told
         os.makedirs(self._root, exist_ok=True)
         self._ranks = ranks.ranks_of(group, self._root, call_timeout)
+        self._knows_meshes = ranks.is_default_group(group)  # ranks of meshes are those of the default group
         self._core = _core.open_checkpointer(
             os.fsencode(self._root),
             ranks=self._ranks,
@@ -189,7 +190,7 @@ class Checkpointer:
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}; expected a whole number of 0 or more")
         try:
-            listed, metadata, memory = _taken_apart(state)
+            listed, metadata, memory = _taken_apart(state, self._knows_meshes)
         except Exception as error:
             self._conclude(error)
             raise
@@ -338,11 +339,12 @@ class Checkpointer:
         return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
 
 
-def _taken_apart(state: Any) -> tuple[_core.Tensors, list[tuple[str, str]], list[Any]]:
+def _taken_apart(state: Any, with_meshes: bool) -> tuple[_core.Tensors, list[tuple[str, str]], list[Any]]:
     """The tensors, the texts that come back with them, and the memory that must live until it is copied."""
     flat = Flat(state)
     listed = _core.Tensors()
     alive = []
+    meshes: dict[Any, _core.Mesh] = {}
     strides: list[int]
     for name, tensor in flat.tensors.items():
         described = tensors.describe(name, tensor)
@@ -354,6 +356,12 @@ def _taken_apart(state: Any) -> tuple[_core.Tensors, list[tuple[str, str]], list
                 alive.append(memory)
                 address, strides = tensors.address_of(memory), tensors.strides_of(memory)
             listed.add(name, described.dtype, described.shape, part.offsets, part.lengths, address, strides)
+        if with_meshes and described.sharding is not None:
+            spread = described.sharding
+            key = (spread.mesh_shape, spread.ranks)
+            if key not in meshes:
+                meshes[key] = _core.mesh(*key)
+            listed.shard(meshes[key], spread.cuts)
     return listed, [(TREE_KEY, json.dumps(flat.tree, separators=(",", ":")))], alive
 
 

@@ -151,3 +151,11 @@ def ranks_of(group: Any, root: str, seconds: float) -> _core.Ranks | None:
             ' ranks by the launcher\'s environment, or "single"'
         )
     return _of_group(group, seconds)
+
+
+def is_default_group(group: Any) -> bool:
+    """After ranks_of(): whether the ranks are those of torch's default process group."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return False
+    return group is None or group is True or group == "world" or group is dist.group.WORLD

@@ -23,11 +23,21 @@ class Part:
 
 
 @dataclass
+class Sharding:
+    """How a DTensor is spread over the ranks of its mesh, where plain rules say it: then no rank needs to be told what
+    the others hold."""
+
+    mesh_shape: Shape
+    ranks: tuple[int, ...]  # of the default group, row-major
+    cuts: list[tuple[int, int]]  # (dimension of the mesh, of the tensor), in the order they are made
+
+
+@dataclass
 class Described:
     dtype: str  # the format's name, such as "BF16"
     shape: Shape  # of the whole tensor
     parts: list[Part]
-    is_sharded: bool = False
+    sharding: Sharding | None = None
 
 
 def is_tensor(value: Any) -> bool:
@@ -104,13 +114,27 @@ def _chunks_of_dtensor(name: str, tensor: Any) -> list[tuple[Shape, Shape, Any]]
     return [(tuple(chunks[0].offsets), tuple(chunks[0].sizes), local)]
 
 
+def _sharding_of(tensor: Any) -> Sharding | None:
+    """None: it is not told by torch's plain placements alone (interleaved ones of uneven parts, an unusual placement)."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    mesh = tensor.device_mesh.mesh
+    cuts: list[tuple[int, int]] = []
+    for dimension, placement in enumerate(tensor.placements):
+        if type(placement) is Shard:
+            cuts.append((dimension, placement.dim))
+        elif type(placement) is not Replicate:
+            return None
+    return Sharding(tuple(mesh.shape), tuple(mesh.flatten().tolist()), cuts)
+
+
 def describe(name: str, tensor: Any) -> Described:
     """Refuses, by name, what cannot be saved."""
     if hasattr(tensor, "local_shards"):  # ShardedTensor
         shards = [(tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes), s.tensor) for s in tensor.local_shards()]
         dtype = _names_of_torch()[tensor.metadata().tensor_properties.dtype]
         shape = tuple(tensor.metadata().size)
-        return Described(dtype, shape, [Part(*shard) for shard in shards], True)
+        return Described(dtype, shape, [Part(*shard) for shard in shards])
     dtype = _dtype_of(name, tensor)
     shape = _elements(dtype, tuple(tensor.shape))
     if not _dtypes.is_torch(tensor):
@@ -121,7 +145,7 @@ def describe(name: str, tensor: Any) -> Described:
             if local is not None:
                 _refuse_odd(name, local)
             parts.append(Part(_elements(dtype, offsets), _elements(dtype, lengths), local))
-        return Described(dtype, shape, parts, any(p.is_shard() for p in tensor.placements))
+        return Described(dtype, shape, parts, _sharding_of(tensor) if dtype != "F4" else None)
     _refuse_odd(name, tensor)
     return Described(dtype, shape, [Part((0,) * len(shape), shape, tensor.detach())])
 

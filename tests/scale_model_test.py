@@ -62,6 +62,8 @@ def test_a_restore_reads_the_indexes_first():
     restore = model.predict_restore(spec(index_parse_bandwidth=1e6, read_bandwidth=1e9), 8, 64e9)
     assert restore.stall_s == pytest.approx(64e9 / 65536 * 8 / 1e6)
     assert restore.seconds == pytest.approx(restore.stall_s + 64 / 8, rel=0.05)
+    many = model.predict_restore(spec(index_parse_bandwidth=1e6, read_bandwidth=1e9), 32, 64e9)
+    assert many.stall_s == pytest.approx(64e9 / 65536 * 8 / 1e6 / 16)  # by as many threads as a rank has cores
 
 
 def test_more_of_anything_makes_nothing_slower():

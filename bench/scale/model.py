@@ -20,6 +20,8 @@ REQUESTS_MAX = 256  # of one rank: of a larger part the requests are larger
 WRITERS = 2  # threads of a rank that writes
 READS = 8  # requests of a rank in flight
 BLOCK = 64 << 10  # of which the index has a checksum, in 8 digits
+INDEX_READERS = 16  # threads of a rank that opens a checkpoint
+SHARED_FROM = 16  # indexes; of fewer one thread reads all
 COMMIT_FILES = 4  # syncs one after the other until a commit record counts
 
 
@@ -219,8 +221,8 @@ def predict_save(spec: Spec, ranks: int, size: float) -> Prediction:
     return Prediction(committed, staged, busiest, utilization)
 
 
-def index_bytes(size: float, chunks_bytes: float = 0.0) -> float:
-    return size / BLOCK * 8 + chunks_bytes
+def index_bytes(size: float) -> float:
+    return size / BLOCK * 8  # the checksums; names and boxes add little below some thousand ranks
 
 
 def predict_restore(spec: Spec, ranks: int, size: float) -> Prediction:
@@ -229,7 +231,8 @@ def predict_restore(spec: Spec, ranks: int, size: float) -> Prediction:
     at_once = 1 / (1 / node.checksum_bandwidth + 1 / node.copy_bandwidth)
     machine = _Machine(spec, ranks, storage.read_bandwidth, storage.read_latency_s, at_once)
     indexes = index_bytes(size)
-    parse = indexes / spec.exchange.index_parse_bandwidth * max(1.0, machine.on_node / node.cores)
+    parsers = min(INDEX_READERS, max(1, node.cores // machine.on_node)) if ranks >= SHARED_FROM else 1
+    parse = indexes / (spec.exchange.index_parse_bandwidth * parsers) * max(1.0, machine.on_node / node.cores)
     fetch = max(indexes * machine.on_node / node.nic_bandwidth, indexes * ranks / (storage.targets * storage.read_bandwidth))
     opened = max(parse, fetch)
     streams = []

@@ -4,15 +4,25 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <mutex>
+#include <thread>
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "checkpoint/names.h"
 #include "checksum/crc32c.h"
+#include "os/limits.h"
 
 namespace infercluster::checkpoint {
 namespace {
+
+// A large job leaves a GiB of indexes, and reading them is work for the processor: from so many on, several threads
+// share it. Fewer are read in their order, as tests of each file-system call want it.
+constexpr std::size_t kSharedFrom = 16;
+constexpr unsigned kReadersMax = 16;
 
 std::string path_in(const io::Directory& directory, const std::string& name) {
   return directory.path + "/" + name;
@@ -55,6 +65,13 @@ Result<manifest::Index> read_index(io::FileCalls& calls, const io::Directory& di
   return index;
 }
 
+Status read_whole_index(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit,
+                        const manifest::IndexReference& reference, manifest::Index& into) {
+  IC_TRY(into, read_index(calls, directory, commit, reference));
+  for (const manifest::Segment& segment : into.segments) IC_CHECK(check_segment(calls, directory, segment));
+  return {};
+}
+
 }  // namespace
 
 Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const io::Directory& directory) {
@@ -70,12 +87,30 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit) {
-  std::vector<manifest::Index> indexes;
-  for (const manifest::IndexReference& reference : commit.indexes) {
-    IC_TRY(manifest::Index index, read_index(calls, directory, commit, reference));
-    for (const manifest::Segment& segment : index.segments) IC_CHECK(check_segment(calls, directory, segment));
-    indexes.push_back(std::move(index));
-  }
+  std::vector<manifest::Index> indexes(commit.indexes.size());
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::optional<Error> error;        // of the first index in order that has one; guarded by mutex
+  std::size_t failed_at = SIZE_MAX;  // guarded by mutex
+  const auto work = [&] {
+    for (std::size_t i = next++; i < indexes.size(); i = next++) {
+      const Status done = read_whole_index(calls, directory, commit, commit.indexes[i], indexes[i]);
+      if (done.ok()) continue;
+      next = indexes.size();  // those before this one are on their way
+      const std::lock_guard lock(mutex);
+      if (i >= failed_at) return;
+      error = done.error();
+      failed_at = i;
+      return;
+    }
+  };
+  const bool shared = indexes.size() >= kSharedFrom;
+  const unsigned readers = shared ? std::min(os::usable_processors(), kReadersMax) : 1;
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < readers; ++i) threads.push_back(start_thread("ic-index", work));
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (error) return *std::move(error);
   return indexes;
 }
 

@@ -166,6 +166,25 @@ TEST(Restore, AFlippedByteIsFoundAndNamed) {
   EXPECT_EQ(good.difference(kSeed), "");
 }
 
+// So many that several threads read them.
+TEST(Restore, OfManyIndexesTheDamagedOneIsNamed) {
+  const testing::TempDir temp;
+  save_by(temp.path().string(), 24, 1);
+  const auto open = [&] { return Checkpoint::open(io::system_files(), temp.path().string(), 1); };
+  const auto whole = open();
+  ASSERT_TRUE(whole.ok()) << whole.error().to_string();
+  ASSERT_EQ((*whole)->indexes().size(), 24U);
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ((*whole)->indexes()[i].node, i);
+  for (const int number : {17, 5}) {
+    const std::string name = temp.file("step-1/node-" + std::to_string(number) + ".1.index.json");
+    std::filesystem::resize_file(name, std::filesystem::file_size(name) - 1);
+    const auto cut = open();
+    ASSERT_FALSE(cut.ok());
+    EXPECT_EQ(cut.error().code(), ErrorCode::corrupt);
+    EXPECT_EQ(cut.error().path(), name) << "the first of those that are damaged";
+  }
+}
+
 TEST(Restore, ElementsOfLessThanAByteAreCutAtWholeBytes) {
   const manifest::Chunk chunk{"f4", Dtype::f4, {4, 6}, manifest::whole_box({4, 6}), 0, 100, 12};
   const auto rows = BoxCopy::between(chunk, {{1, 0}, {2, 6}});

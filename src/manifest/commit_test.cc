@@ -40,6 +40,18 @@ TEST(Commit, EveryCutAndEveryFlippedBitIsRefusedOrChangesNothing) {
   }
 }
 
+TEST(Commit, SpacesBetweenItsPartsDoNotCount) {
+  std::string text = *build_commit(example());
+  const std::size_t end = text.rfind('}');
+  text.insert(end, " ");
+  text.insert(1, "\n  ");
+  const auto parsed = parse_commit(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.error().to_string();
+  EXPECT_EQ(*parsed, example());
+  text.replace(text.find("\"step\""), 6, "\"stop\"");
+  EXPECT_FALSE(parse_commit(text).ok());
+}
+
 TEST(Commit, ANewerVersionIsRefusedByItsNumber) {
   std::string text = *build_commit(example());
   text.replace(text.find("\"version\":1"), 11, "\"version\":9");

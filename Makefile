@@ -30,6 +30,7 @@ sanitize: setup ## every C++ test under ASan and UBSan, then under TSan
 bench: build ## ours, our peers and the machine's limit in one go; results in bench/results
 	@tools/setup.sh bench
 	@$(PYTHON) bench/run.py
+	@$(PYTHON) bench/run_checkpoint.py
 
 scale: build ## what a checkpoint costs 8 to 16,384 ranks, and how long it takes by a model that is checked here
 	@$(PYTHON) bench/run_scale.py

@@ -91,3 +91,15 @@ def test_quick_bench_runs_from_end_to_end(tmp_path):
     assert len({record["checksum"] for record in records if record.get("checksum")}) == 1
     backends = {record["contestant"]: record["detail"].get("backend") for record in records if record.get("detail")}
     assert backends["infercluster-threads"] == "threads"
+
+
+def test_quick_checkpoint_bench_runs_from_end_to_end(tmp_path):
+    output = tmp_path / "checkpoint.jsonl"
+    command = [sys.executable, str(ROOT / "bench" / "run_checkpoint.py"), "--quick", "--output", str(output), "--data", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {record["contestant"]: record for record in map(json.loads, output.read_text(encoding="utf-8").splitlines())}
+    for name in ("infercluster", "dcp.async_save", "torch.save"):
+        assert records[name]["stall_s"]["median"] > 0 and records[name]["durable_s"]["median"] > records[name]["stall_s"]["median"] / 2
+    assert records["infercluster"]["stall_of_memcpy"] > 0 and "WRONG" not in done.stderr
+    assert records["reshard 4 to 3"]["bytes_read_per_byte"] < 1.1

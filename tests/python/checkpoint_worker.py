@@ -57,11 +57,18 @@ def torch_state(seed: int) -> dict[str, Any]:
 
 
 def zeroed(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value * 0 for name, value in state.items()}
+    def zero(value: Any) -> Any:
+        if isinstance(value, infercluster.Part):
+            return infercluster.Part(value.memory * 0, value.shape, value.offsets)
+        return value * 0
+
+    return {name: zero(value) for name, value in state.items()}
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     def whole(value: Any) -> Any:
+        if isinstance(value, infercluster.Part):
+            return value.memory
         return value.full_tensor() if hasattr(value, "full_tensor") else value
 
     return [
@@ -86,7 +93,10 @@ def main(root: str, group: str, actions: list[str]) -> None:
     def state_of(seed: int) -> dict[str, Any]:
         if group == "torch":
             return torch_state(seed)
-        return {"mine": np.full(8, seed * 100 + rank), "seed": seed, f"of{rank}": np.full((3,), rank + seed)}
+        whole = np.arange(30).reshape(10, 3) * seed
+        begin, end = rows(rank, world, 10)
+        part = infercluster.Part(whole[begin:end].copy(), shape=(10, 3), offsets=(begin, 0))
+        return {"part": part, "same": np.full(8, seed * 100), "seed": seed, "rank": rank}
 
     def perform(action: str) -> Any:
         what, *arguments = action.split(":")

@@ -69,8 +69,10 @@ def test_save_by_four_and_load_by_other_worlds(root: pathlib.Path) -> None:
 
 def test_ranks_by_the_environment_need_no_torch(root: pathlib.Path) -> None:
     loaded = values(run(root, 3, "env", ["save:1", "load:1", "save:2", "load:2", "steps"]))
-    assert [of_rank[1][0] for of_rank in loaded] == [1, 1, 1]
+    assert [of_rank[1] for of_rank in loaded] == [[1, [], rank] for rank in range(3)]
     assert [of_rank[4] for of_rank in loaded] == [[1, 2]] * 3
+    for world in (1, 2, 7):
+        assert values(run(root, world, "env", ["load:2"])) == [[[2, [], rank if rank < 3 else 0]] for rank in range(world)]
     assert sorted(path.name for path in root.iterdir() if not path.name.startswith(".")) == ["step-1", "step-2"]
 
 

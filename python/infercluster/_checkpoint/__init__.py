@@ -2,5 +2,6 @@
 """Checkpoints: saved while the program goes on, never half there."""
 
 from .checkpointer import Checkpointer, Save
+from .tensors import Part
 
-__all__ = ["Checkpointer", "Save"]
+__all__ = ["Checkpointer", "Part", "Save"]

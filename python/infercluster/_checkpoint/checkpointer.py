@@ -100,7 +100,7 @@ class Checkpointer:
                 if step % 100 == 0:
                     checkpointer.save(step, state)       # returns when the state may be changed again
 
-    The state is a dict of names to tensors (torch's on any device, DTensor, numpy's), plain values, and objects with
+    The state is a dict of names to tensors (torch's on any device, DTensor, numpy's, `Part`s of larger ones), plain values, and objects with
     state_dict() and load_state_dict(), nested as it comes. A checkpoint is a folder `step-N` of safetensors files; it
     is one once it holds a valid COMMIT, and only then `latest()` names it. See `Save.status` for the events.
 

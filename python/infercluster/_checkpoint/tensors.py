@@ -13,8 +13,21 @@ from .. import _dtypes
 Shape = tuple[int, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Part:
+    """
+    What this process holds of a larger tensor, for states that are no DTensor: `memory`, a torch.Tensor or numpy.ndarray,
+    is the box of a tensor of the shape `shape` that begins at `offsets`. All ranks together hold each element; what
+    several hold alike is saved once.
+    """
+
+    memory: Any
+    shape: Shape
+    offsets: Shape
+
+
+@dataclass
+class HeldBox:
     """What this process holds of a tensor: one box of it, row-major when `memory` is contiguous."""
 
     offsets: Shape
@@ -36,12 +49,12 @@ class Sharding:
 class Described:
     dtype: str  # the format's name, such as "BF16"
     shape: Shape  # of the whole tensor
-    parts: list[Part]
+    parts: list[HeldBox]
     sharding: Sharding | None = None
 
 
 def is_tensor(value: Any) -> bool:
-    if _dtypes.is_torch(value):
+    if isinstance(value, Part) or _dtypes.is_torch(value):
         return True
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
@@ -130,24 +143,29 @@ def _sharding_of(tensor: Any) -> Sharding | None:
 
 def describe(name: str, tensor: Any) -> Described:
     """Refuses, by name, what cannot be saved."""
+    if isinstance(tensor, Part):
+        held = describe(name, tensor.memory)
+        if held.sharding is not None or len(held.parts) != 1 or held.parts[0].lengths != held.shape:
+            raise TypeError(f'"{name}" is a Part of a tensor that is spread over ranks itself')
+        return Described(held.dtype, tuple(tensor.shape), [HeldBox(tuple(tensor.offsets), held.shape, held.parts[0].memory)])
     if hasattr(tensor, "local_shards"):  # ShardedTensor
         shards = [(tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes), s.tensor) for s in tensor.local_shards()]
         dtype = _names_of_torch()[tensor.metadata().tensor_properties.dtype]
         shape = tuple(tensor.metadata().size)
-        return Described(dtype, shape, [Part(*shard) for shard in shards])
+        return Described(dtype, shape, [HeldBox(*shard) for shard in shards])
     dtype = _dtype_of(name, tensor)
     shape = _elements(dtype, tuple(tensor.shape))
     if not _dtypes.is_torch(tensor):
-        return Described(dtype, shape, [Part((0,) * len(shape), shape, tensor)])
+        return Described(dtype, shape, [HeldBox((0,) * len(shape), shape, tensor)])
     if hasattr(tensor, "__create_chunk_list__"):  # DTensor
         parts = []
         for offsets, lengths, local in _chunks_of_dtensor(name, tensor):
             if local is not None:
                 _refuse_odd(name, local)
-            parts.append(Part(_elements(dtype, offsets), _elements(dtype, lengths), local))
+            parts.append(HeldBox(_elements(dtype, offsets), _elements(dtype, lengths), local))
         return Described(dtype, shape, parts, _sharding_of(tensor) if dtype != "F4" else None)
     _refuse_odd(name, tensor)
-    return Described(dtype, shape, [Part((0,) * len(shape), shape, tensor.detach())])
+    return Described(dtype, shape, [HeldBox((0,) * len(shape), shape, tensor.detach())])
 
 
 def is_plain_memory(memory: Any, dtype: str) -> bool:

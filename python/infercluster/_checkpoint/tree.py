@@ -51,6 +51,8 @@ class Flat:
 
 
 def _is_numpy(value: Any) -> bool:
+    if isinstance(value, tensors.Part):
+        value = value.memory
     return type(value).__module__.partition(".")[0] == "numpy" or hasattr(value, "__array_interface__")
 
 

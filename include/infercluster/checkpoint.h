@@ -9,7 +9,10 @@
 #pragma once
 
 #include "checkpoint/checkpointer.h"
+#include "checkpoint/part_saver.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/snapshot.h"
+#include "checkpoint/staging_pool.h"
 #include "exchange/callback_store.h"
 #include "exchange/directory_store.h"
 #include "exchange/exchange.h"

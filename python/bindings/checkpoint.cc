@@ -25,6 +25,7 @@
 #include "exchange.h"
 #include "gil.h"
 #include "infercluster/checkpoint.h"
+#include "memory.h"
 #include "running.h"
 #include "safetensors/dtype.h"
 
@@ -87,6 +88,14 @@ class Tensors {
   std::vector<Memory> memory;
 };
 
+checkpoint::State state_of(const Tensors& tensors, manifest::Metadata metadata) {
+  checkpoint::State state;
+  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
+    state.pieces.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
+  state.metadata = std::move(metadata);
+  return state;
+}
+
 Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std::uint64_t keep,
                   std::uint64_t keep_every, std::uint64_t arena_bytes, std::uint64_t max_write_rate,
                   double call_seconds, double write_seconds) {
@@ -109,10 +118,7 @@ Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std:
 Saved save(const Checkpointer& self, std::uint64_t step, const Tensors& tensors, manifest::Metadata metadata,
            bool replace, bool wait) {
   const auto owner = self.get();
-  checkpoint::State state;
-  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
-    state.pieces.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
-  state.metadata = std::move(metadata);
+  const checkpoint::State state = state_of(tensors, std::move(metadata));
   checkpoint::SaveOptions options;
   if (wait) options.wait = checkpoint::Wait::until_durable;
   options.exists = replace ? checkpoint::Exists::replace : checkpoint::Exists::error;
@@ -215,6 +221,30 @@ std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::uint64_t step)
   return unwrap(without_gil([&] { return checkpoint::open_at(path, step); }));
 }
 
+std::shared_ptr<Checkpoint> open_in(const nb::bytes& directory) {
+  const std::string path = path_of(directory);
+  return unwrap(without_gil([&]() -> Result<std::unique_ptr<Checkpoint>> {
+    io::FileCalls& calls = io::system_files();
+    IC_TRY(const io::Directory opened, calls.open_directory(path));
+    return Checkpoint::open_directory(calls, opened);
+  }));
+}
+
+// By tensor: offsets and lengths of what each chunk holds, but for chunks without elements.
+nb::dict boxes_of(const Checkpoint& self) {
+  nb::dict result;
+  for (const auto& [name, tensor] : self.tensors()) {
+    nb::list boxes;
+    for (const auto& part : tensor.parts) {
+      const manifest::Chunk& chunk = self.indexes()[part.index].chunks[part.chunk];
+      if (chunk.bytes > 0)
+        boxes.append(nb::make_tuple(nb::tuple(nb::cast(chunk.box.offsets)), nb::tuple(nb::cast(chunk.box.lengths))));
+    }
+    result[as_text(name)] = boxes;
+  }
+  return result;
+}
+
 // name -> (dtype, shape, how many chunks)
 nb::dict tensors_of(const Checkpoint& self) {
   nb::dict result;
@@ -255,10 +285,95 @@ void bind_restore(nb::module_& module) {
       .def_prop_ro("path", [](const Checkpoint& self) { return self.path(); })
       .def_prop_ro("world", [](const Checkpoint& self) { return self.commit().world; })
       .def_prop_ro("epoch", [](const Checkpoint& self) { return self.commit().epoch; })
+      .def_prop_ro("save_id", [](const Checkpoint& self) { return self.commit().save_id; })
       .def("tensors", &tensors_of)
+      .def("boxes", &boxes_of)
       .def("metadata", &metadata_of)
       .def("restore", &restore, nb::arg("tensors"));
   module.def("open_checkpoint", &open_step, nb::arg("root"), nb::arg("step"));
+  module.def("open_checkpoint_in", &open_in, nb::arg("directory"));
+}
+
+using PartSaver = Running<checkpoint::PartSaver>;
+using Ticket = std::pair<std::uint64_t, std::string>;                // epoch, id of the save
+using Part = std::tuple<std::string, std::uint64_t, std::uint32_t>;  // an index: name, bytes, CRC32C
+
+checkpoint::SaveTicket ticket_of(const Ticket& ticket) {
+  return {ticket.first, ticket.second};
+}
+
+PartSaver make_part_saver(std::uint64_t buffer_bytes, double visible_seconds) {
+  checkpoint::PartSaver::Options options;
+  options.buffer_bytes = buffer_bytes;
+  options.visible_deadline = in_nanoseconds(visible_seconds);
+  return PartSaver(std::make_unique<checkpoint::PartSaver>(options));
+}
+
+Ticket begin_part(const PartSaver& self, const nb::bytes& directory, bool replace) {
+  const auto saver = self.get();
+  const std::string path = path_of(directory);
+  const auto exists = replace ? checkpoint::Exists::replace : checkpoint::Exists::error;
+  const checkpoint::SaveTicket ticket = unwrap(without_gil([&] { return saver->begin(path, exists); }));
+  return {ticket.epoch, ticket.save_id};
+}
+
+std::tuple<Part, std::uint64_t, bool> write_part(const PartSaver& self, const nb::bytes& directory,
+                                                 const Ticket& ticket, std::uint64_t node, std::uint64_t world,
+                                                 const Tensors& tensors, manifest::Metadata metadata) {
+  const auto saver = self.get();
+  const std::string path = path_of(directory);
+  const checkpoint::State state = state_of(tensors, std::move(metadata));
+  const checkpoint::SavedPart part =
+      unwrap(without_gil([&] { return saver->write(path, ticket_of(ticket), node, world, state); }));
+  return {{part.index.name, part.index.bytes, part.index.crc32c}, part.bytes, part.report.direct};
+}
+
+void commit_parts(const PartSaver& self, const nb::bytes& directory, const Ticket& ticket, std::uint64_t world,
+                  const std::vector<Part>& parts, const Tensors& held) {
+  const auto saver = self.get();
+  const std::string path = path_of(directory);
+  std::vector<manifest::IndexReference> indexes;
+  for (const auto& [name, bytes, crc32c] : parts) indexes.push_back({name, bytes, crc32c});
+  unwrap(without_gil([&] { return saver->commit(path, ticket_of(ticket), world, std::move(indexes), held.pieces); }));
+}
+
+void discard_part(const PartSaver& self, const nb::bytes& directory, const Ticket& ticket) {
+  const auto saver = self.get();
+  const std::string path = path_of(directory);
+  unwrap(without_gil([&] { return saver->discard(path, ticket_of(ticket)); }));
+}
+
+Memory acquire(checkpoint::StagingPool& self, std::uint64_t bytes) {
+  checkpoint::StagingPool::Block block = unwrap(without_gil([&] { return self.acquire(bytes); }));
+  return {std::move(block.owner), block.memory.data(), block.memory.size()};
+}
+
+// (from, to, bytes) each: addresses of the caller's.
+void copy_memory(const std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>>& ranges) {
+  std::vector<checkpoint::StridedCopy> copies;
+  for (const auto& [from, to, bytes] : ranges)
+    copies.push_back(
+        {reinterpret_cast<const std::byte*>(from), reinterpret_cast<std::byte*>(to), bytes, {}});  // NOLINT
+  without_gil([&] { checkpoint::copy_all(std::move(copies)); });
+}
+
+void bind_staging(nb::module_& module) {
+  nb::class_<checkpoint::StagingPool>(module, "StagingPool")
+      .def(nb::init<>())
+      .def("acquire", &acquire, nb::arg("bytes"))
+      .def("trim", [](checkpoint::StagingPool& self) { without_gil([&] { self.trim(); }); });
+  module.def("copy_memory", &copy_memory, nb::arg("ranges"));
+}
+
+void bind_part_saver(nb::module_& module) {
+  nb::class_<PartSaver>(module, "PartSaver")
+      .def("begin", &begin_part, nb::arg("directory"), nb::arg("replace"))
+      .def("write", &write_part, nb::arg("directory"), nb::arg("ticket"), nb::arg("node"), nb::arg("world"),
+           nb::arg("tensors"), nb::arg("metadata"))
+      .def("commit", &commit_parts, nb::arg("directory"), nb::arg("ticket"), nb::arg("world"), nb::arg("parts"),
+           nb::arg("held"))
+      .def("discard", &discard_part, nb::arg("directory"), nb::arg("ticket"));
+  module.def("part_saver", &make_part_saver, nb::arg("buffer_bytes"), nb::arg("visible_seconds"));
 }
 
 }  // namespace
@@ -280,6 +395,8 @@ void bind_checkpoint(nb::module_& module) {
   bind_save(module);
   bind_checkpointer(module);
   bind_restore(module);
+  bind_part_saver(module);
+  bind_staging(module);
 }
 
 }  // namespace infercluster::python

@@ -182,6 +182,10 @@ class Checkpoint:
     def world(self) -> int: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def save_id(self) -> str: ...
+    def boxes(self) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+        """name -> offsets and lengths of each chunk that has elements"""
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...], int]]:
         """name -> dtype, shape, chunks"""
 
@@ -191,3 +195,34 @@ class Checkpoint:
     def restore(self, tensors: Tensors) -> LoadReport: ...
 
 def open_checkpoint(root: bytes, step: int) -> Checkpoint: ...
+def open_checkpoint_in(directory: bytes) -> Checkpoint: ...
+
+_Ticket = tuple[int, str]  # epoch, id of the save
+_Part = tuple[str, int, int]  # an index: name, bytes, CRC32C
+
+class PartSaver:
+    def begin(self, directory: bytes, replace: bool) -> _Ticket: ...
+    def write(
+        self,
+        directory: bytes,
+        ticket: _Ticket,
+        node: int,
+        world: int,
+        tensors: Tensors,
+        metadata: Sequence[tuple[str, str]],
+    ) -> tuple[_Part, int, bool]:
+        """its index; the bytes of its segment, and whether they were written directly"""
+    def commit(
+        self, directory: bytes, ticket: _Ticket, world: int, parts: Sequence[_Part], held: Tensors
+    ) -> None: ...
+    def discard(self, directory: bytes, ticket: _Ticket) -> None: ...
+
+def part_saver(buffer_bytes: int, visible_seconds: float) -> PartSaver: ...
+
+class StagingPool:
+    def __init__(self) -> None: ...
+    def acquire(self, bytes: int) -> Memory: ...  # noqa: A002
+    def trim(self) -> None: ...
+
+def copy_memory(ranges: Sequence[tuple[int, int, int]]) -> None:
+    """(from, to, bytes) each: addresses"""

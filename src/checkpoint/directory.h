@@ -35,6 +35,7 @@ struct Begun {
   std::uint64_t step = 0;
   std::uint64_t epoch = 0;
   std::string save_id;
+  std::string name = {};  // of the directory in its parent, when a caller of begin_beside() gave it; else the step's
 };
 
 // By rank 0: makes the directory, or a new epoch in one that has a commit (`replace`), and puts down the mark. A
@@ -42,19 +43,27 @@ struct Begun {
 // hexadecimal digits. Errors: invalid_argument when the step is there and `exists` is error.
 Result<Begun> begin_save(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, Exists exists,
                          const std::string& id);
+// The same in a directory that is there, of any name, and that may hold other files too: they stay. What an interrupted
+// save left behind goes when the new one is durable. The step is that of the name, or 0.
+Result<Begun> begin_beside(io::FileCalls& calls, const io::Directory& parent, const std::string& name, Exists exists,
+                           const std::string& id);
 // By the others: opens the same directory once it is visible here (attribute caches), which may take until `waiting`
 // says false.
 Result<Begun> join_save(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, std::uint64_t epoch,
                         const std::string& save_id, const std::function<bool()>& waiting);
+// After begin_beside().
+Result<Begun> join_beside(io::FileCalls& calls, const io::Directory& parent, const std::string& name,
+                          std::uint64_t epoch, const std::string& save_id, const std::function<bool()>& waiting);
 
 // By rank 0, once every writer has made its files durable. Success: the checkpoint is durable and counts. A link whose
 // answer was lost is settled by what is there. Errors name what to do where links are not supported.
-Status commit_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun, const manifest::Commit& commit);
+Status commit_save(io::FileCalls& calls, const io::Directory& parent, const Begun& begun,
+                   const manifest::Commit& commit);
 // Removes what belongs to other epochs, and gives the record its plain name. Whatever fails is done by the next one.
 Status finish_replacement(io::FileCalls& calls, const Begun& begun);
-// After a failure: removes what this save made, the directory too unless it holds another epoch's commit. Never what is
-// committed.
-Status discard_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun);
+// After a failure: removes what this save made, the directory too unless it holds another epoch's commit or was there
+// before (begin_beside). Never what is committed.
+Status discard_save(io::FileCalls& calls, const io::Directory& parent, const Begun& begun);
 
 // Renames the directory away, fsyncs the root, removes it. A writer that has it open can harm nothing any more.
 // `uncommitted_only`: puts it back when a commit shows up after all. Files that are not ours stay, with an error.

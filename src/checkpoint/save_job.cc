@@ -2,14 +2,12 @@
 #include "checkpoint/save_job.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/units.h"
-#include "checkpoint/names.h"
-#include "checksum/crc32c.h"
+#include "checkpoint/part.h"
 #include "exchange/wire.h"
 
 namespace infercluster::checkpoint {
@@ -79,44 +77,27 @@ class Runner {
   }
 
   Result<Root> write_files() {
-    const WriterFile writer{static_cast<std::uint64_t>(shared_.rank), job_.begun.epoch};
-    manifest::Index index;
-    index.step = job_.begun.step;
-    index.epoch = job_.begun.epoch;
-    index.save_id = job_.begun.save_id;
-    index.node = writer.node;
-    index.metadata = job_.metadata;
-    if (!job_.layout.chunks.empty()) {
-      const std::string name = segment_name(writer, 0);
-      IC_TRY(WrittenSegment segment, write_segment(
-                                         *shared_.calls, job_.begun.directory, name, job_.layout.bytes,
-                                         [this] { return job_.image->pop(); }, shared_.write, written_));
-      job_.report.direct = segment.direct;
-      job_.report.layout = segment.layout;
-      index.segments.push_back({name, job_.layout.bytes, std::move(segment.block_crcs)});
-      index.chunks = job_.layout.chunks;
-    }
-    IC_TRY(const std::string text, manifest::build_index(index));
-    const std::string name = index_name(writer);
-    IC_CHECK(write_small_file(*shared_.calls, job_.begun.directory, name, text));
-    IC_CHECK(shared_.calls->sync_directory(job_.begun.directory));
-    return Root{{name, text.size(), checksum::crc32c(std::as_bytes(std::span(text)))}, job_.plan_hash};
+    PartReport report;
+    IC_TRY(manifest::IndexReference index, write_part(
+                                               *shared_.calls, job_.begun, node(), job_.layout, job_.metadata,
+                                               [this] { return job_.image->pop(); }, shared_.write, written_, report));
+    job_.report.direct = report.direct;
+    job_.report.layout = std::move(report.layout);
+    return Root{std::move(index), job_.plan_hash};
   }
 
+  [[nodiscard]] std::uint64_t node() const { return static_cast<std::uint64_t>(shared_.rank); }
+
   Status commit(const std::vector<std::string>& roots) {
-    manifest::Commit commit;
-    commit.step = job_.begun.step;
-    commit.epoch = job_.begun.epoch;
-    commit.save_id = job_.begun.save_id;
-    commit.world = roots.size();
-    commit.plan_hash = job_.plan_hash;
+    std::vector<manifest::IndexReference> parts;
     for (std::size_t rank = 0; rank < roots.size(); ++rank) {
       IC_TRY(Root root, decode_root(roots[rank]));
       if (root.plan_hash != job_.plan_hash)
         return Error(ErrorCode::internal, "rank " + std::to_string(rank) + " saved by another plan than rank 0");
-      commit.indexes.push_back(std::move(root.index));
+      parts.push_back(std::move(root.index));
     }
-    return commit_save(*shared_.calls, shared_.root, job_.begun, commit);
+    return commit_save(*shared_.calls, shared_.root, job_.begun,
+                       commit_of(job_.begun, roots.size(), job_.plan_hash, std::move(parts)));
   }
 
   // After a failure. What cannot be removed now is swept by the next job.
@@ -126,13 +107,7 @@ class Runner {
       warn(discard_save(*shared_.calls, shared_.root, job_.begun));
       return;
     }
-    const WriterFile writer{static_cast<std::uint64_t>(shared_.rank), job_.begun.epoch};
-    const auto record = read_commit(*shared_.calls, job_.begun.directory);
-    if (!record.ok() || (*record && (*record)->epoch == job_.begun.epoch)) return;
-    for (const std::string& name : {segment_name(writer, 0), index_name(writer)}) {
-      const Status removed = shared_.calls->remove(job_.begun.directory, name);
-      if (!removed.ok() && removed.error().system_errno() != ENOENT) warn(removed);
-    }
+    remove_part(*shared_.calls, job_.begun, node());
   }
 
   void tidy() {

@@ -20,13 +20,36 @@ Result<std::uint64_t> next_epoch(io::FileCalls& calls, const io::Directory& dire
   return highest + 1;
 }
 
+Error exists_already(const io::Directory& directory, const std::string& what) {
+  return Error(ErrorCode::invalid_argument, what + " is saved already")
+      .with_path(directory.path)
+      .with_hint("To save it again, as after a rollback, ask for exists=replace");
+}
+
+std::string entry_name(const Begun& begun) {
+  return begun.name.empty() ? step_name(begun.step) : begun.name;
+}
+
+// The directory of this name once it bears this save's mark.
+Result<io::Directory> open_marked(io::FileCalls& calls, const io::Directory& parent, const std::string& name,
+                                  const std::string& mark, const std::function<bool()>& waiting) {
+  while (true) {
+    // Opened anew each time: the one that was open may be an earlier save's, renamed away since.
+    auto directory = calls.open_directory_in(parent, name);
+    Status seen = directory.ok() ? Status() : Status(directory.error());
+    if (seen.ok()) {
+      const auto found = calls.size_of(*directory, mark);
+      if (found.ok()) return directory;
+      seen = found.error();
+    }
+    const int error = seen.error().system_errno();
+    if ((error != ENOENT && error != ESTALE) || !waiting()) return std::move(seen).error();
+  }
+}
+
 Result<Begun> begin_replacement(io::FileCalls& calls, io::Directory directory, const manifest::Commit& old,
                                 std::uint64_t step, Exists exists, const std::string& id) {
-  if (exists == Exists::error) {
-    return Error(ErrorCode::invalid_argument, "step " + std::to_string(step) + " is saved already")
-        .with_path(directory.path)
-        .with_hint("To save it again, as after a rollback, ask for exists=replace");
-  }
+  if (exists == Exists::error) return exists_already(directory, "step " + std::to_string(step));
   IC_TRY(const std::uint64_t epoch, next_epoch(calls, directory, old.epoch));
   IC_CHECK(write_small_file(calls, directory, mark_name(epoch, id), ""));
   return Begun{std::move(directory), step, epoch, id};
@@ -85,30 +108,36 @@ Result<Begun> begin_save(io::FileCalls& calls, const io::Directory& root, std::u
 
 Result<Begun> join_save(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, std::uint64_t epoch,
                         const std::string& save_id, const std::function<bool()>& waiting) {
-  while (true) {
-    // Opened anew each time: the one that was open may be an earlier save's, renamed away since.
-    auto directory = calls.open_directory_in(root, step_name(step));
-    Status seen = directory.ok() ? Status() : Status(directory.error());
-    if (seen.ok()) {
-      const auto mark = calls.size_of(*directory, mark_name(epoch, save_id));
-      if (mark.ok()) return Begun{std::move(directory).value(), step, epoch, save_id};
-      seen = mark.error();
-    }
-    const int error = seen.error().system_errno();
-    if ((error != ENOENT && error != ESTALE) || !waiting()) return std::move(seen).error();
-  }
+  IC_TRY(io::Directory directory, open_marked(calls, root, step_name(step), mark_name(epoch, save_id), waiting));
+  return Begun{std::move(directory), step, epoch, save_id};
 }
 
-Status commit_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun,
+Result<Begun> begin_beside(io::FileCalls& calls, const io::Directory& parent, const std::string& name, Exists exists,
+                           const std::string& id) {
+  IC_TRY(io::Directory directory, calls.open_directory_in(parent, name));
+  IC_TRY(const auto old, read_commit(calls, directory));
+  if (old && exists == Exists::error) return exists_already(directory, "this checkpoint");
+  IC_TRY(const std::uint64_t epoch, next_epoch(calls, directory, old ? old->epoch : 0));
+  IC_CHECK(write_small_file(calls, directory, mark_name(epoch, id), ""));
+  return Begun{std::move(directory), parse_step_name(name).value_or(0), epoch, id, name};
+}
+
+Result<Begun> join_beside(io::FileCalls& calls, const io::Directory& parent, const std::string& name,
+                          std::uint64_t epoch, const std::string& save_id, const std::function<bool()>& waiting) {
+  IC_TRY(io::Directory directory, open_marked(calls, parent, name, mark_name(epoch, save_id), waiting));
+  return Begun{std::move(directory), parse_step_name(name).value_or(0), epoch, save_id, name};
+}
+
+Status commit_save(io::FileCalls& calls, const io::Directory& parent, const Begun& begun,
                    const manifest::Commit& commit) {
   IC_TRY(const std::string text, manifest::build_commit(commit));
   IC_TRY(const auto old, read_commit(calls, begun.directory));
   IC_CHECK(write_small_file(calls, begun.directory, commit_temporary_name(begun.epoch), text));
   IC_CHECK(publish(calls, begun, old.has_value()));
   IC_CHECK(calls.sync_directory(begun.directory));
-  IC_CHECK(calls.sync_directory(root));
+  IC_CHECK(calls.sync_directory(parent));
   // A sweep may have renamed the directory away just before the link, or a later epoch may have been faster.
-  IC_TRY(const bool here, calls.is_entry(root, step_name(begun.step), begun.directory));
+  IC_TRY(const bool here, calls.is_entry(parent, entry_name(begun), begun.directory));
   IC_TRY(const bool counts, is_committed(calls, begun));
   if (here && counts) return {};
   return Error(ErrorCode::changed, here ? "a later save of this step was committed meanwhile"
@@ -140,12 +169,12 @@ Status finish_replacement(io::FileCalls& calls, const Begun& begun) {
   return {};
 }
 
-Status discard_save(io::FileCalls& calls, const io::Directory& root, const Begun& begun) {
+Status discard_save(io::FileCalls& calls, const io::Directory& parent, const Begun& begun) {
   IC_TRY(const auto counts, read_commit(calls, begun.directory));
   if (counts && counts->epoch == begun.epoch) return {};  // committed after all
-  if (!counts) {
-    IC_TRY(const bool here, calls.is_entry(root, step_name(begun.step), begun.directory));
-    if (here) return remove_step(calls, root, begun.step, begun.save_id, Remove::uncommitted_only);
+  if (!counts && begun.name.empty()) {
+    IC_TRY(const bool here, calls.is_entry(parent, step_name(begun.step), begun.directory));
+    if (here) return remove_step(calls, parent, begun.step, begun.save_id, Remove::uncommitted_only);
     return {};
   }
   IC_TRY(const std::vector<io::Entry> entries, calls.list(begun.directory));

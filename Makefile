@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup build demo test sanitize bench scale fuzz crash lint clean
+.PHONY: help setup build demo test sanitize bench scale fuzz crash dcp lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ fuzz: setup ## each codec's fuzzer for FUZZ_SECONDS (600) under ASan and UBSan
 
 crash: build ## the tests that kill a writer at every step
 	@tools/crash.sh
+
+dcp: build ## torch.distributed.checkpoint, stock and ours: each saved and loaded by 1, 2, 3, 4 and 7 ranks
+	@INFERCLUSTER_DCP_MATRIX=1 $(PYTHON) -m pytest tests/python/test_dcp.py tests/python/test_dcp_ranks.py
 
 lint: setup ## clang-format, clang-tidy, the order of the modules
 	@tools/setup.sh lint

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader: torch.distributed.checkpoint loads through it, our checkpoints and its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from .. import _core
+from .._checkpoint.interrupt import in_thread
+from .._environment import switched_on
+from . import _metadata
+from ._form import form_of, is_plain, strides_of
+from ._writer import is_local
+
+_ASIDE_BYTES = 1 << 30  # of host memory at once, for what cannot be read into its place
+_NAMED_MAX = 20  # in one message
+
+
+class Reader(StorageReader):
+    """
+    Reads what infercluster.dcp.Writer saved and what torch's own FileSystemWriter saved. Every byte of ours is checked
+    against the checksum that was taken before it was written, and read once.
+
+    A tensor of another dtype than was saved is an error that names it, unless cast=True (or INFERCLUSTER_DCP_CAST=1).
+    """
+
+    def __init__(self, path: str | os.PathLike[str] = "", *, cast: bool | None = None) -> None:
+        self.path = pathlib.Path(path)
+        self.cast = switched_on("INFERCLUSTER_DCP_CAST") if cast is None else cast
+        self.load_id = uuid.uuid4().hex
+        self._stored: _metadata.Stored | None = None
+        self._stock: FileSystemReader | None = None
+        self._metadata: Metadata | None = None  # of a stock checkpoint
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_stored": None, "_stock": None, "_metadata": None}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id:
+            self.path = pathlib.Path(checkpoint_id)
+        self.load_id = uuid.uuid4().hex
+        self._stored = self._stock = self._metadata = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if has_commit(self.path):
+            if self._stored is None:
+                path = pathlib.Path(os.path.realpath(self.path))
+                self._stored = in_thread(lambda: _metadata.Stored(path))
+            metadata = self._stored.metadata()
+        else:
+            metadata = self._read_stock_metadata(*args, **kwargs)
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+    def _read_stock_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if not any(self.path.glob("*" + _metadata.FILE)):
+            raise FileNotFoundError(
+                f"{self.path} holds no checkpoint: neither COMMIT nor {_metadata.FILE}. A save that did not finish leaves"
+                " such a directory; use an earlier checkpoint"
+            )
+        self._stock = FileSystemReader(self.path)
+        self._metadata = self._stock.read_metadata(*args, **kwargs)
+        if isinstance(self._metadata.storage_data, _metadata.Locator):
+            raise FileNotFoundError(
+                f"{self.path} was saved by infercluster.dcp, and its COMMIT is gone, so nothing says that it is whole; use"
+                " another checkpoint"
+            )
+        return self._metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if self._stock is not None:
+            self._stock.set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan if self._stock is None else self._stock.prepare_local_plan(plan)
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans if self._stock is None else self._stock.prepare_global_plan(plans)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        if self._stock is None and self._stored is None:
+            self.read_metadata()
+        targets = _resolve(plan, planner)
+        self._check(targets)
+        if self._stock is not None:
+            return self._stock.read_data(plan, _Resolved(planner, targets))
+        assert self._stored is not None
+        stored = self._stored
+        for batch in _batches(targets, stored):
+            in_thread(lambda batch=batch: batch.read(stored))  # type: ignore[misc]
+            batch.deliver()
+        for target in targets:
+            planner.commit_tensor(target.item, target.tensor)
+        _read_objects(plan, planner, stored)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _saved_dtype(self, name: str) -> torch.dtype:
+        if self._stored is not None:
+            return self._stored.dtype(name)
+        assert self._metadata is not None
+        saved = self._metadata.state_dict_metadata[name]
+        assert isinstance(saved, TensorStorageMetadata)
+        return saved.properties.dtype
+
+    def _check(self, targets: list[_Target]) -> None:
+        different = {}
+        for target in targets:
+            saved = self._saved_dtype(target.item.storage_index.fqn)
+            if saved != target.tensor.dtype and not self.cast:
+                different[target.item.dest_index.fqn] = f"saved as {saved}, wanted as {target.tensor.dtype}"
+            if tuple(target.tensor.shape) != tuple(target.item.lengths):
+                raise ValueError(
+                    f'"{target.item.dest_index.fqn}": the planner gave memory of the shape {list(target.tensor.shape)} for'
+                    f" {list(target.item.lengths)}"
+                )
+        if different:
+            named = ", ".join(f"{name} ({what})" for name, what in sorted(different.items())[:_NAMED_MAX])
+            more = f" and {len(different) - _NAMED_MAX} more" if len(different) > _NAMED_MAX else ""
+            raise ValueError(
+                f"{self.path}: the dtype differs: {named}{more}. Nothing is converted unasked: load into the saved dtype, or"
+                " take infercluster.dcp.Reader(cast=True) or INFERCLUSTER_DCP_CAST=1"
+            )
+
+    @property
+    def checkpoint_id(self) -> pathlib.Path:
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return is_local(checkpoint_id)
+
+
+def has_commit(directory: pathlib.Path) -> bool:
+    """While a replacement takes over there also is COMMIT.N."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return any(name == "COMMIT" or (name.startswith("COMMIT.") and name[7:].isdigit()) for name in names)
+
+
+@dataclass
+class _Target:
+    item: ReadItem
+    tensor: torch.Tensor
+
+
+def _resolve(plan: LoadPlan, planner: LoadPlanner) -> list[_Target]:
+    items = (item for item in plan.items if item.type != LoadItemType.BYTE_IO)
+    return [_Target(item, planner.resolve_tensor(item).detach()) for item in items]
+
+
+class _Resolved(LoadPlanner):
+    """The planner, with what it has resolved already."""
+
+    def __init__(self, planner: LoadPlanner, targets: list[_Target]) -> None:
+        self._planner = planner
+        self._tensors = {id(target.item): target.tensor for target in targets}
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        return self._tensors[id(read_item)]
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        self._planner.commit_tensor(read_item, tensor)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self._planner.load_bytes(read_item, value)
+
+    def _made_already(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError("the plan is made by now")
+
+    set_up_planner = create_local_plan = create_global_plan = finish_plan = resolve_bytes = _made_already
+
+
+class _Batch:
+    """Targets that are read together."""
+
+    def __init__(self) -> None:
+        self._tensors = _core.Tensors()
+        self._kept: list[Any] = []
+        self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []  # memory that was read into, where it goes
+        self.aside_bytes = 0
+
+    def add(self, target: _Target, stored: _metadata.Stored) -> None:
+        name, item = target.item.storage_index.fqn, target.item
+        saved = stored.dtype(name)
+        form = form_of(name, saved)
+        tensor = target.tensor
+        into = tensor if tensor.dtype == saved and is_plain(tensor) else torch.empty(tensor.shape, dtype=saved)
+        if into is not tensor:
+            self._aside.append((into, tensor))
+            self.aside_bytes += into.nbytes
+        chunk = item.storage_index.offset or (0,) * len(item.lengths)
+        at = [first + offset for first, offset in zip(chunk, item.storage_offsets, strict=True)]
+        memory = form.view(into)
+        self._kept.append(memory)
+        dtype, shape, _ = stored.tensors[name]
+        lengths = form.shape(item.lengths)
+        self._tensors.add(name, dtype, shape, form.offsets(at), lengths, memory.data_ptr(), strides_of(memory))
+
+    def read(self, stored: _metadata.Stored) -> None:
+        if len(self._tensors):
+            stored.checkpoint.restore(self._tensors)
+
+    def deliver(self) -> None:
+        for memory, tensor in self._aside:
+            tensor.copy_(memory)
+
+
+def _batches(targets: list[_Target], stored: _metadata.Stored) -> Iterator[_Batch]:
+    """One, unless more memory would be needed aside than is fair."""
+    batch = _Batch()
+    for target in targets:
+        if target.tensor.numel() == 0:
+            continue
+        batch.add(target, stored)
+        if batch.aside_bytes >= _ASIDE_BYTES:
+            yield batch
+            batch = _Batch()
+    yield batch
+
+
+def _read_objects(plan: LoadPlan, planner: LoadPlanner, stored: _metadata.Stored) -> None:
+    items = [item for item in plan.items if item.type == LoadItemType.BYTE_IO]
+    tensors = _core.Tensors()
+    buffers = []
+    for item in items:
+        name = item.storage_index.fqn
+        _, shape, _ = stored.tensors[name]
+        buffer = torch.empty(shape, dtype=torch.uint8)
+        buffers.append(buffer)
+        if buffer.numel():
+            tensors.add(name, "U8", shape, (0,), shape, buffer.data_ptr(), [])
+    if len(tensors):
+        in_thread(lambda: stored.checkpoint.restore(tensors))
+    for item, buffer in zip(items, buffers, strict=True):
+        planner.load_bytes(item, io.BytesIO(buffer.numpy().tobytes()))

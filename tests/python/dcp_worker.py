@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a job that saves and loads through torch.distributed.checkpoint. One process group of all ranks serves
+many cases: a smaller world is a subgroup of its first ranks. Prints a line of JSON per case. Run by test_dcp_ranks.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from infercluster import dcp as ic
+
+warnings.simplefilter("ignore")
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+GRIDS = {4: (2, 2), 6: (3, 2), 7: (7, 1)}
+
+
+class World:
+    """The first ranks of the job, as a job of their own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.group = dist.new_group(range(size))
+        self.line = DeviceMesh("cpu", torch.arange(size))
+        self.grid = DeviceMesh("cpu", torch.arange(size).reshape(GRIDS.get(size, (1, size))))
+
+    def has_this(self) -> bool:
+        return RANK < self.size
+
+    def shard(self, full: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> DTensor:
+        """Without a word between the ranks."""
+        lengths, offsets = compute_local_shape_and_global_offset(full.shape, mesh, placements)
+        local = full[tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))].clone()
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=full.shape, stride=full.stride())
+
+    def state(self, seed: int) -> dict[str, Any]:
+        made = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.randn(*shape, generator=made).to(dtype)
+
+        return {
+            "model": {
+                "rows": self.shard(random(10, 3), self.line, [Shard(0)]),  # over 7 ranks two have none
+                "columns": self.shard(random(5, 9, dtype=torch.bfloat16), self.line, [Shard(1)]),
+                "same": self.shard(random(4, 4), self.line, [Replicate()]),
+                "square": self.shard(random(11, 7), self.grid, [Shard(0), Shard(1)]),
+                "twice": self.shard(random(13, 2, dtype=torch.float64), self.grid, [Shard(0), Shard(0)]),
+                "mixed": self.shard(random(6, 5), self.grid, [Replicate(), Shard(0)]),
+                "plain": random(7, 2),
+                "turned": random(3, 8).t(),
+                "complex": random(6, 2).to(torch.complex128),
+                "flags": random(9) > 0,
+                "nothing": torch.empty(0, 3),
+            },
+            "optimizer": {"step": torch.tensor(float(seed)), "big": 10**30 + seed, "none": None, "betas": (0.9, seed)},
+            "rng": torch.Generator().manual_seed(seed).get_state(),
+            "nested": [1, {"a": b"bytes", "b": [True, 2.5, "text"]}],
+        }
+
+
+def emptied(value: Any) -> Any:
+    if isinstance(value, DTensor):
+        return DTensor(torch.full_like(value._local_tensor, 3), value._spec, requires_grad=False)
+    if isinstance(value, torch.Tensor):
+        return torch.ones_like(value)
+    if isinstance(value, dict):
+        return {key: emptied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [emptied(item) for item in value]
+    return "not loaded"
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    if isinstance(one, DTensor):
+        one, other = one._local_tensor, other._local_tensor
+    if type(one) is not type(other):
+        return [f"{path}: {type(other).__name__} for {type(one).__name__}"]
+    if isinstance(one, torch.Tensor):
+        return [] if one.dtype == other.dtype and torch.equal(one, other) else [path]
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return [f"{path}: other keys"]
+        return [found for key in one for found in differences(one[key], other[key], f"{path}.{key}")]
+    if isinstance(one, (list, tuple)):
+        found = [] if len(one) == len(other) else [f"{path}: other length"]
+        return found + [f for i, (a, b) in enumerate(zip(one, other, strict=False)) for f in differences(a, b, f"{path}.{i}")]
+    return [] if one == other else [path]
+
+
+class Job:
+    def __init__(self, root: pathlib.Path, worlds: list[int]) -> None:
+        self.root = root
+        self.worlds = {size: World(size) for size in worlds}
+        self.cases = 0
+
+    def load(self, world: World, path: pathlib.Path, reader: Any, seed: int) -> list[str]:
+        expected = world.state(seed)
+        into = emptied(expected)
+        dcp.load(into, storage_reader=reader(path), process_group=world.group)
+        return differences(expected, into)
+
+    def save(self, world: World, path: pathlib.Path, writer: Any, seed: int, **options: Any) -> None:
+        dcp.save(world.state(seed), storage_writer=writer(path), process_group=world.group, **options)
+
+    def matrix(self, saved_by: list[int], loaded_by: list[int]) -> list[str]:
+        """Stock and ours, each saved by each world and loaded by each through its own reader, and stock by ours."""
+        found = []
+        for size in saved_by:
+            world = self.worlds[size]
+            for name, writer in (("stock", dcp.FileSystemWriter), ("ours", ic.Writer)):
+                if world.has_this():
+                    self.save(world, self.root / f"{name}-{size}", writer, size)
+            dist.barrier()
+            for into in loaded_by:
+                reading = self.worlds[into]
+                readers = [("stock", dcp.FileSystemReader), ("ours", ic.Reader), ("stock", ic.Reader)]
+                for name, reader in readers if reading.has_this() else []:
+                    wrong = self.load(reading, self.root / f"{name}-{size}", reader, size)
+                    found += [f"{name} of {size} by {into} with {reader.__name__}: {one}" for one in wrong]
+                    self.cases += 1
+            dist.barrier()
+        return found
+
+    def cached_plans(self, size: int) -> list[str]:
+        """The planner drops the plans that come, from the second save on."""
+        world, found = self.worlds[size], []
+        if world.has_this():
+            for seed in (1, 2, 3):
+                path = self.root / ("cached" if seed == 2 else f"cached-{seed}")
+                for _ in range(2):
+                    self.save(world, path, ic.Writer, seed, planner=DefaultSavePlanner(enable_plan_caching=True))
+                found += self.load(world, path, ic.Reader, seed)
+        dist.barrier()
+        return found
+
+    def asynchronous(self, size: int) -> list[str]:
+        """What is saved is what was there at the call (P09)."""
+        world, found = self.worlds[size], []
+        stager = ic.Stager()
+        for seed in (1, 2, 3) if world.has_this() else ():
+            state = world.state(seed)
+            path = self.root / f"async-{seed}"
+            saving = dcp.async_save(
+                state, storage_writer=ic.Writer(path), async_stager=stager, process_group=world.group
+            )
+            for value in state["model"].values():
+                (value._local_tensor if isinstance(value, DTensor) else value).zero_()
+            state["nested"][1]["b"].clear()
+            saving.result()
+            found += self.load(world, path, ic.Reader, seed)
+        dist.barrier()
+        return found
+
+    def one_fails(self, size: int, failing: int) -> list[str]:
+        """One rank cannot write: all get one first cause, what was there stays, and the next save works."""
+        world = self.worlds[size]
+        path, errors = self.root / "limited", []
+        if world.has_this():
+            self.save(world, path, ic.Writer, 1)
+            if failing == RANK:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+            try:
+                self.save(world, path, ic.Writer, 2)
+            except dcp.api.CheckpointException as error:
+                errors = [f"{sorted(error.failures)} {[str(one[0]) for one in error.failures.values()]}"]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            errors += self.load(world, path, ic.Reader, 1)
+            writer = ic.Writer(path)
+            dcp.save(world.state(3), storage_writer=writer, process_group=world.group)
+            errors += self.load(world, path, ic.Reader, 3)
+            if RANK == 0:
+                errors += [entry.name for entry in path.iterdir() if ".2." in entry.name]
+        dist.barrier()
+        return errors
+
+    def wrong_dtype(self, size: int) -> list[str]:
+        world = self.worlds[size]
+        path, said = self.root / "dtypes", []
+        if world.has_this():
+            self.save(world, path, ic.Writer, 4)
+            into = emptied(world.state(4))
+            into["model"]["plain"] = into["model"]["plain"].half()
+            rows = into["model"]["rows"]
+            into["model"]["rows"] = DTensor.from_local(
+                rows._local_tensor.bfloat16(), world.line, [Shard(0)], run_check=False, shape=rows.shape, stride=rows.stride()
+            )
+            try:
+                dcp.load(into, storage_reader=ic.Reader(path), process_group=world.group)
+            except dcp.api.CheckpointException as error:
+                said = sorted({str(one[0]) for one in error.failures.values()})
+            dcp.load(into, storage_reader=ic.Reader(path, cast=True), process_group=world.group)
+            expected = world.state(4)["model"]
+            if not torch.equal(into["model"]["plain"], expected["plain"].half()):
+                said.append("wrong cast of plain")
+            if not torch.equal(into["model"]["rows"]._local_tensor, expected["rows"]._local_tensor.bfloat16()):
+                said.append("wrong cast of rows")
+        dist.barrier()
+        return said
+
+    def fsdp(self, size: int, into: int) -> list[str]:
+        """FSDP2 with its optimizer, resharded."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+        from torch.distributed.fsdp import fully_shard
+
+        def trained(world: World, seed: int, steps: int) -> tuple[Any, Any]:
+            torch.manual_seed(seed)
+            model = torch.nn.Sequential(torch.nn.Linear(5, 13), torch.nn.ReLU(), torch.nn.Linear(13, 3))
+            fully_shard(model, mesh=world.line)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            for _ in range(steps):
+                model(torch.ones(2, 5)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return model, optimizer
+
+        def whole(model: Any, optimizer: Any) -> dict[str, Any]:
+            states = get_state_dict(model, optimizer)
+            return {"model": states[0], "optimizer": states[1]}
+
+        path, found = self.root / "fsdp", []
+        expected = None
+        if self.worlds[size].has_this():
+            state = whole(*trained(self.worlds[size], 1, 3))
+            dcp.save(state, storage_writer=ic.Writer(path), process_group=self.worlds[size].group)
+            expected = {key: value.full_tensor() for key, value in state["model"].items()}
+        dist.barrier()
+        if self.worlds[into].has_this():
+            model, optimizer = trained(self.worlds[into], 2, 1)
+            state = whole(model, optimizer)
+            dcp.load(state, storage_reader=ic.Reader(path), process_group=self.worlds[into].group)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+            loaded = {key: value.full_tensor() for key, value in model.state_dict().items()}
+            found = [key for key in loaded if expected is not None and not torch.equal(loaded[key], expected[key])]
+            found += [f"step {value}" for key, value in state["optimizer"]["state"].items() if "step" in key and value != 3]
+        dist.barrier()
+        return found
+
+    def processes(self, size: int) -> list[str]:
+        """async_save by a process of its own."""
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        world, found = self.worlds[size], []
+        stager = ic.Stager(processes=True)
+        for seed in (1, 2):
+            state = world.state(seed)
+            path = self.root / f"process-{seed}"
+            saving = dcp.async_save(
+                state, storage_writer=ic.Writer(path), async_stager=stager, process_group=world.group,
+                async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+            )  # fmt: skip
+            state["model"]["plain"].zero_()
+            saving.result()
+            found += self.load(world, path, ic.Reader, seed)
+        return found
+
+    def installed(self, size: int) -> list[str]:
+        """dcp.save() and dcp.load() with no more than a checkpoint_id, as torchtitan calls them."""
+        world, found = self.worlds[size], []
+        ic.install()
+        if world.has_this():
+            path = self.root / "installed"
+            dcp.save(world.state(5), checkpoint_id=str(path), process_group=world.group)
+            into = emptied(world.state(5))
+            dcp.load(into, checkpoint_id=str(path), process_group=world.group)
+            found = differences(world.state(5), into)
+            if not (path / "COMMIT").exists() or not (path / ".metadata").exists():
+                found.append("not ours")
+        ic.uninstall()
+        dist.barrier()
+        return found
+
+    def run(self, action: str) -> Any:
+        what, *numbers = action.split(":")
+        cases: dict[str, Callable[..., Any]] = {
+            "cached": self.cached_plans, "async": self.asynchronous, "fails": self.one_fails, "dtype": self.wrong_dtype,
+            "fsdp": self.fsdp, "processes": self.processes, "installed": self.installed,
+        }  # fmt: skip
+        if what == "matrix":
+            saved_by, loaded_by = ([int(size) for size in sizes.split(",")] for sizes in numbers)
+            return [self.matrix(saved_by, loaded_by), self.cases]
+        return cases[what](*(int(number) for number in numbers))
+
+
+def main(root: str, worlds: str, actions: list[str]) -> None:
+    store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_STORE"]), is_master=False)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=WORLD)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    job = Job(pathlib.Path(root), [int(size) for size in worlds.split(",")])
+    for action in actions:
+        print(json.dumps(job.run(action)), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

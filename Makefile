@@ -44,7 +44,7 @@ crash: build ## the tests that kill a writer at every step
 	@tools/crash.sh
 
 dcp: build ## torch.distributed.checkpoint, stock and ours: each saved and loaded by 1, 2, 3, 4 and 7 ranks
-	@INFERCLUSTER_DCP_MATRIX=1 $(PYTHON) -m pytest tests/python/test_dcp.py tests/python/test_dcp_ranks.py
+	@INFERCLUSTER_DCP_MATRIX=1 $(PYTHON) -m pytest tests/python/test_dcp*.py
 
 lint: setup ## clang-format, clang-tidy, the order of the modules
 	@tools/setup.sh lint

@@ -16,6 +16,7 @@ void bind_repository(nanobind::module_& module);
 void bind_job(nanobind::module_& module);
 void bind_exchange(nanobind::module_& module);
 void bind_checkpoint(nanobind::module_& module);
+void bind_staging(nanobind::module_& module);
 
 nanobind::dict report_dict(const load::Report& report);  // infercluster.Report
 

@@ -25,7 +25,6 @@
 #include "exchange.h"
 #include "gil.h"
 #include "infercluster/checkpoint.h"
-#include "memory.h"
 #include "running.h"
 #include "safetensors/dtype.h"
 
@@ -343,28 +342,6 @@ void discard_part(const PartSaver& self, const nb::bytes& directory, const Ticke
   unwrap(without_gil([&] { return saver->discard(path, ticket_of(ticket)); }));
 }
 
-Memory acquire(checkpoint::StagingPool& self, std::uint64_t bytes) {
-  checkpoint::StagingPool::Block block = unwrap(without_gil([&] { return self.acquire(bytes); }));
-  return {std::move(block.owner), block.memory.data(), block.memory.size()};
-}
-
-// (from, to, bytes) each: addresses of the caller's.
-void copy_memory(const std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>>& ranges) {
-  std::vector<checkpoint::StridedCopy> copies;
-  for (const auto& [from, to, bytes] : ranges)
-    copies.push_back(
-        {reinterpret_cast<const std::byte*>(from), reinterpret_cast<std::byte*>(to), bytes, {}});  // NOLINT
-  without_gil([&] { checkpoint::copy_all(std::move(copies)); });
-}
-
-void bind_staging(nb::module_& module) {
-  nb::class_<checkpoint::StagingPool>(module, "StagingPool")
-      .def(nb::init<>())
-      .def("acquire", &acquire, nb::arg("bytes"))
-      .def("trim", [](checkpoint::StagingPool& self) { without_gil([&] { self.trim(); }); });
-  module.def("copy_memory", &copy_memory, nb::arg("ranges"));
-}
-
 void bind_part_saver(nb::module_& module) {
   nb::class_<PartSaver>(module, "PartSaver")
       .def("begin", &begin_part, nb::arg("directory"), nb::arg("replace"))
@@ -396,7 +373,6 @@ void bind_checkpoint(nb::module_& module) {
   bind_checkpointer(module);
   bind_restore(module);
   bind_part_saver(module);
-  bind_staging(module);
 }
 
 }  // namespace infercluster::python

@@ -22,4 +22,5 @@ NB_MODULE(_core, module) {
   bind_job(module);
   bind_exchange(module);
   bind_checkpoint(module);
+  bind_staging(module);
 }

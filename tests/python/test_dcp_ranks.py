@@ -64,7 +64,7 @@ def test_a_process_of_its_own_saves(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, 2, "2", ["processes:2"]) == [[[]], [[]]]
 
 
-@pytest.mark.skipif("INFERCLUSTER_DCP_MATRIX" not in os.environ, reason="`make dcp` runs it: it takes minutes")
+@pytest.mark.skipif("INFERCLUSTER_DCP_MATRIX" not in os.environ, reason="`make dcp` runs it")
 def test_every_world_by_every_world(tmp_path: pathlib.Path) -> None:
     actions = [f"matrix:{WORLDS}:{WORLDS}", "cached:7", "async:7", "fails:7:6", "dtype:7", "fsdp:7:2", "fsdp:2:7", "installed:7"]
     results = run(tmp_path, 7, WORLDS, actions)

@@ -31,6 +31,8 @@ void in_parallel(std::uint64_t count, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+}  // namespace
+
 Status populate(memory::Arena& arena) {
   std::mutex mutex;
   Status first;
@@ -42,8 +44,6 @@ Status populate(memory::Arena& arena) {
   });
   return first;
 }
-
-}  // namespace
 
 SnapshotArenas::Lease::Lease(Lease&& other) noexcept
     : owner_(std::exchange(other.owner_, nullptr)), generation_(other.generation_) {}

@@ -66,6 +66,9 @@ class SnapshotArenas {
   std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; an arena belongs to its lease
 };
 
+// Brings all of it into being, by several threads.
+Status populate(memory::Arena& arena);
+
 // By several threads when that pays; returns when all is copied.
 void copy_all(std::vector<StridedCopy> items);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/snapshot.h"
+
 namespace infercluster::checkpoint {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr std::size_t kBlocks = 2;
 
 Result<std::shared_ptr<memory::Arena>> populated(std::uint64_t bytes) {
   IC_TRY(auto arena, memory::Arena::allocate(std::max<std::uint64_t>(bytes, memory::kArenaAlignment)));
-  for (std::uint64_t step = 0; step < arena->steps(); ++step) IC_CHECK(arena->populate_step(step));
+  IC_CHECK(populate(*arena));
   return arena;
 }
 

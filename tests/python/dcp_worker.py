@@ -251,6 +251,37 @@ class Job:
         dist.barrier()
         return found
 
+    def sharded_tensors(self, size: int) -> list[str]:
+        """torch's older kind, saved through the stager."""
+        from torch.distributed._shard.sharded_tensor import ShardedTensor
+        from torch.distributed._shard.sharded_tensor.shard import Shard as Part
+
+        world, found = self.worlds[size], []
+
+        def made(full: torch.Tensor) -> Any:
+            at, length = 3 * RANK, max(min(3, len(full) - 3 * RANK), 0)
+            local = full[at : at + length].clone()
+            parts = [Part.from_tensor_and_offsets(local, [at, 0], RANK)] if length else []
+            return ShardedTensor._init_from_local_shards(parts, *full.shape, process_group=world.group)
+
+        if world.has_this():
+            full = torch.randn(8, 2, generator=torch.Generator().manual_seed(size))
+            path = self.root / "sharded"
+            state = {"w": made(full)}
+            saving = dcp.async_save(state, storage_writer=ic.Writer(path), async_stager=ic.Stager(), process_group=world.group)
+            for part in state["w"].local_shards():
+                part.tensor.zero_()
+            saving.result()
+            dcp.load(state, storage_reader=ic.Reader(path), process_group=world.group)
+            for part in state["w"].local_shards():
+                if not torch.equal(part.tensor, full[3 * RANK : 3 * RANK + 3]):
+                    found.append("w")
+            whole = {"w": torch.zeros(8, 2)}
+            dcp.load(whole, storage_reader=ic.Reader(path), process_group=world.group)
+            found += [] if torch.equal(whole["w"], full) else ["whole"]
+        dist.barrier()
+        return found
+
     def processes(self, size: int) -> list[str]:
         """async_save by a process of its own."""
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -290,6 +321,7 @@ class Job:
         cases: dict[str, Callable[..., Any]] = {
             "cached": self.cached_plans, "async": self.asynchronous, "fails": self.one_fails, "dtype": self.wrong_dtype,
             "fsdp": self.fsdp, "processes": self.processes, "installed": self.installed,
+            "sharded": self.sharded_tensors,
         }  # fmt: skip
         if what == "matrix":
             saved_by, loaded_by = ([int(size) for size in sizes.split(",")] for sizes in numbers)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -127,18 +128,33 @@ def _chunks_of_dtensor(name: str, tensor: Any) -> list[tuple[Shape, Shape, Any]]
     return [(tuple(chunks[0].offsets), tuple(chunks[0].sizes), local)]
 
 
+def _cuts_after(mesh_shape: Shape, placements: tuple[Any, ...], dimension: int) -> bool:
+    """Whether the placement there cuts what all others of its tensor dimension left: FSDP over tensor parallelism."""
+    from torch.distributed.tensor import Shard
+
+    placement = placements[dimension]
+    if type(placement).__name__ != "_StridedShard":
+        return False
+    others = [i for i, other in enumerate(placements) if i != dimension and getattr(other, "dim", None) == placement.dim]
+    later = all(i > dimension and type(placements[i]) is Shard for i in others)
+    return later and placement.split_factor == math.prod(mesh_shape[i] for i in others)
+
+
 def _sharding_of(tensor: Any) -> Sharding | None:
-    """None: it is not told by torch's plain placements alone (interleaved ones of uneven parts, an unusual placement)."""
+    """None: it is not told by torch's placements as they are used (interleaved ones, an unusual placement)."""
     from torch.distributed.tensor import Replicate, Shard
 
     mesh = tensor.device_mesh.mesh
     cuts: list[tuple[int, int]] = []
+    after: list[tuple[int, int]] = []
     for dimension, placement in enumerate(tensor.placements):
         if type(placement) is Shard:
             cuts.append((dimension, placement.dim))
+        elif _cuts_after(tuple(mesh.shape), tensor.placements, dimension):
+            after.append((dimension, placement.dim))
         elif type(placement) is not Replicate:
             return None
-    return Sharding(tuple(mesh.shape), tuple(mesh.flatten().tolist()), cuts)
+    return Sharding(tuple(mesh.shape), tuple(mesh.flatten().tolist()), cuts + after)
 
 
 def describe(name: str, tensor: Any) -> Described:

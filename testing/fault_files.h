@@ -85,6 +85,11 @@ class FaultFiles final : public io::FileCalls {
   Status link(const io::Directory& directory, const std::string& from, const std::string& to) override {
     return run("link", in(directory, to), [&] { return inner_.link(directory, from, to); });
   }
+  Status link_into(const io::Directory& from_directory, const std::string& from, const io::Directory& to_directory,
+                   const std::string& to) override {
+    return run("link_into", in(to_directory, to),
+               [&] { return inner_.link_into(from_directory, from, to_directory, to); });
+  }
   Status rename(const io::Directory& directory, const std::string& from, const std::string& to) override {
     return run("rename", in(directory, to), [&] { return inner_.rename(directory, from, to); });
   }

@@ -124,6 +124,13 @@ class PowerCutFiles final : public io::FileCalls {
     add(node_of(directory), to, entries_.at(node_of(directory)).at(from));
     return {};
   }
+  Status link_into(const io::Directory& from_directory, const std::string& from, const io::Directory& to_directory,
+                   const std::string& to) override {
+    const std::lock_guard lock(mutex_);
+    IC_CHECK(inner_.link_into(from_directory, from, to_directory, to));
+    add(node_of(to_directory), to, entries_.at(node_of(from_directory)).at(from));
+    return {};
+  }
   Status rename(const io::Directory& directory, const std::string& from, const std::string& to) override {
     const std::lock_guard lock(mutex_);
     IC_CHECK(inner_.rename(directory, from, to));

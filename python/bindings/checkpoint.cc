@@ -151,6 +151,8 @@ nb::dict report_of(const checkpoint::Save& save) {
   result["step"] = report.step;
   result["epoch"] = report.epoch;
   result["bytes"] = report.bytes;
+  result["referred"] = report.referred;
+  result["bytes_referred"] = report.bytes_referred;
   result["stall_seconds"] = report.stall_seconds;
   result["arena_wait_seconds"] = report.arena_wait_seconds;
   result["agree_seconds"] = report.agree_seconds;

@@ -104,6 +104,8 @@ class SaveReport(TypedDict):
     step: int
     epoch: int  # of this step: grows with every replacement
     bytes: int  # that this rank writes
+    referred: int  # tensors that it need not write: its last checkpoint has them
+    bytes_referred: int  # their bytes
     stall_seconds: float  # that save() took
     arena_wait_seconds: float  # of it: until earlier saves had left an arena, and it was there
     agree_seconds: float  # of it: until all ranks had agreed

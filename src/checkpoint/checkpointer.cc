@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "checkpoint/agreement.h"
+#include "checkpoint/live_copy.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/staging.h"
@@ -25,6 +26,22 @@ namespace {
 
 constexpr auto kCancelDeadline = std::chrono::seconds(10);
 constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
+
+std::vector<std::optional<std::uint64_t>> generations_of(const State& state) {
+  std::vector<std::optional<std::uint64_t>> generations;
+  for (const HostPiece& source : state.pieces) {
+    generations.push_back(source.generation);
+    if (source.live_generation == nullptr) continue;
+    const std::uint64_t now = load_generation(*source.live_generation);
+    generations.back() = is_at_rest(now) ? std::optional(now) : std::nullopt;
+  }
+  return generations;
+}
+
+bool has_generations(const manifest::Index& index) {
+  return std::any_of(index.chunks.begin(), index.chunks.end(),
+                     [](const manifest::Chunk& chunk) { return chunk.generation.has_value(); });
+}
 
 }  // namespace
 
@@ -55,7 +72,8 @@ struct Checkpointer::Impl {
   template <typename Decide>
   Result<Answer> ask(SaveJob& job, std::string_view tag, const std::string& bytes, const Decide& decide,
                      exchange::Deadline deadline);
-  Status plan(SaveJob& job, const Answer& answer);
+  Status plan(SaveJob& job, const Answer& answer, const State& state);
+  std::shared_ptr<const DurablePart> earlier();
   void enqueue(SaveJob job);
   void work();
   void stop();
@@ -78,6 +96,10 @@ struct Checkpointer::Impl {
   std::uint64_t told_ = 0;             // saves up to this number need not be told of; guarded by mutex_
   std::uint64_t failed_number_ = 0;    // guarded by mutex_
   std::optional<Error> failure_;       // of failed_number_; guarded by mutex_
+  // Of the save that was enqueued last, once it is durable. So what is referred to is there until the links to it are:
+  // rank 0 removes no checkpoint that the newest one does not outlive, and that is it. Guarded by mutex_
+  std::shared_ptr<const DurablePart> earlier_;
+  std::uint64_t enqueued_ = 0;  // number of that save; guarded by mutex_
   std::thread worker_;
 };
 
@@ -116,15 +138,18 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, cons
   // The writer goes ahead: of a state larger than the arena it writes one part while the next is copied.
   const std::shared_ptr<Save> save = job.save;
   const std::shared_ptr<ImageWindows> image = job.image;
-  const Layout layout = job.layout;
+  const std::shared_ptr<Layout> layout = job.layout;
   SaveReport report = job.report;
   const Clock::TimePoint started = job.started;
+  const std::uint64_t number = job.number;
   enqueue(std::move(job));
   if (image != nullptr) {
-    Status staged = stage(layout, state, arenas, *image, report);
+    Status staged = stage(*layout, state, arenas, *image, report);
     if (!staged.ok()) {
       image->fail(staged.error());
       const Status failed = save->wait();
+      const std::lock_guard lock(mutex_);
+      if (failed_number_ == number) told_ = std::max(told_, number);
       return failed.ok() ? std::move(staged).error() : failed.error();
     }
   }
@@ -151,6 +176,12 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
   for (const HostPiece& source : state.pieces) {
     const Status fits = check_strides(source.piece, source.strides, MemoryUse::read);
     if (!fits.ok()) return job.ranks->abort(fits.error(), 0, deadline);
+    if (source.live_generation != nullptr && !source.strides.empty()) {
+      const Error strided =
+          Error(ErrorCode::invalid_argument, "a piece that may change while it is copied must be row-major")
+              .with_tensor(source.piece.tensor);
+      return job.ranks->abort(strided, 0, deadline);
+    }
     pieces.push_back(source.piece);
   }
   const Status held = participant_.hold(std::move(pieces));
@@ -183,7 +214,7 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
   if (shared.rank != 0) job.begun = {io::Directory{}, own.step, answer.epoch, answer.save_id};
   job.report.epoch = job.begun.epoch;
   job.report.plan_reused = answer.reused;
-  Status planned = plan(job, answer);
+  Status planned = plan(job, answer, state);
   if (!planned.ok()) return job.ranks->abort(planned.error(), 0, deadline);
   job.report.agree_seconds = seconds_between(begin, steady_clock().now());
   return {};
@@ -208,13 +239,25 @@ Result<Answer> Checkpointer::Impl::ask(SaveJob& job, std::string_view tag, const
   return cause.error;
 }
 
-Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer) {
+Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer, const State& state) {
   IC_CHECK(participant_.accept(answer));
   job.plan_hash = participant_.plan_hash();
-  IC_TRY(job.layout, lay_out(participant_.pieces(), participant_.writes()));
-  job.report.bytes = job.layout.chunks.empty() ? 0 : job.layout.bytes;
-  if (!job.layout.chunks.empty()) job.image = std::make_shared<ImageWindows>();
+  std::vector<std::size_t> writes = participant_.writes();
+  job.references = choose_references(earlier(), participant_.pieces(), generations_of(state), writes);
+  IC_TRY(Layout layout, lay_out(participant_.pieces(), writes));
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i)
+    layout.chunks[i].generation = state.pieces[layout.placements[i].piece].generation;
+  job.layout = std::make_shared<Layout>(std::move(layout));
+  job.report.referred = job.references.chunks.size();
+  job.report.bytes_referred = job.references.bytes();
+  job.report.bytes = job.layout->chunks.empty() ? 0 : job.layout->bytes;
+  if (!job.layout->chunks.empty()) job.image = std::make_shared<ImageWindows>();
   return {};
+}
+
+std::shared_ptr<const DurablePart> Checkpointer::Impl::earlier() {
+  const std::lock_guard lock(mutex_);
+  return earlier_;
 }
 
 void Checkpointer::Impl::enqueue(SaveJob job) {
@@ -224,8 +267,15 @@ void Checkpointer::Impl::enqueue(SaveJob job) {
     failure_ = error;
     failed_number_ = number;
   };
+  job.on_durable = [this, number = job.number](std::shared_ptr<const DurablePart> part) {
+    if (!has_generations(part->index)) return;
+    const std::lock_guard lock(mutex_);
+    if (number == enqueued_) earlier_ = std::move(part);
+  };
   {
     const std::lock_guard lock(mutex_);
+    earlier_ = nullptr;
+    enqueued_ = job.number;
     busy_.insert(job.report.step);
     queue_.push_back(std::move(job));
   }

@@ -26,6 +26,13 @@ struct HostPiece {
   Piece piece;
   const std::byte* data = nullptr;  // the box's first element
   Strides strides = {};
+  // A number of the content: where this rank's last save is durable and has the piece with the same one, it is not
+  // written again. Within the life of a checkpointer, one number of a tensor must stand for one content.
+  std::optional<std::uint64_t> generation = {};
+  // The same number where the owner counts it, who may change the piece while save() copies it: even at rest, odd while
+  // the content changes. Nothing holds the owner up: what changed is copied again, for a second at most. Needs memory
+  // that is row-major, and the counter until save() returns.
+  const std::uint64_t* live_generation = nullptr;
 };
 
 struct State {

@@ -105,7 +105,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   }
   std::vector<std::size_t> all(pieces.size());
   std::iota(all.begin(), all.end(), 0);
-  IC_TRY(const Layout layout, lay_out(pieces, all));
+  IC_TRY(Layout layout, lay_out(pieces, all));
   IC_TRY(const Begun begun, join(directory, ticket));
   ImageWindows image;
   std::thread stager;
@@ -121,11 +121,11 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   SavedPart part;
   std::atomic<std::uint64_t> written{0};
   auto index = write_part(
-      calls_, begun, node, layout, state.metadata, [&image] { return image.pop(); }, options, written, part.report);
+      calls_, begun, node, layout, {}, state.metadata, [&image] { return image.pop(); }, options, written, part.report);
   image.abandon();
   if (stager.joinable()) stager.join();
   if (!index.ok()) {
-    remove_part(calls_, begun, node);
+    remove_part(calls_, begun, node, {});
     return std::move(index).error();
   }
   part.index = std::move(index).value();

@@ -25,15 +25,17 @@ std::string_view name_of(SaveStatus status);
 struct SaveReport {
   std::uint64_t step = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t bytes = 0;        // that this rank writes
-  double stall_seconds = 0;       // that save() took
-  double arena_wait_seconds = 0;  // of it: until earlier saves had left an arena, and it was there
-  double agree_seconds = 0;       // of it: until all ranks had agreed
-  double copy_seconds = 0;        // of it
-  double write_seconds = 0;       // this rank's files, fsyncs included
-  double durable_seconds = 0;     // from the call until the commit
-  bool direct = false;            // the page cache was left out
-  std::string layout;             // how this rank's segment lies on a parallel file system; empty: on no such one
+  std::uint64_t bytes = 0;           // that this rank writes
+  std::uint64_t referred = 0;        // pieces that it need not write: its last checkpoint has them
+  std::uint64_t bytes_referred = 0;  // their bytes
+  double stall_seconds = 0;          // that save() took
+  double arena_wait_seconds = 0;     // of it: until earlier saves had left an arena, and it was there
+  double agree_seconds = 0;          // of it: until all ranks had agreed
+  double copy_seconds = 0;           // of it
+  double write_seconds = 0;          // this rank's files, fsyncs included
+  double durable_seconds = 0;        // from the call until the commit
+  bool direct = false;               // the page cache was left out
+  std::string layout;                // how this rank's segment lies on a parallel file system; empty: on no such one
   bool plan_reused = false;
   std::uint64_t waves = 0;  // copies that the state took; more than one: it was larger than an arena, and the caller
                             // waited for writes

@@ -34,8 +34,11 @@ class Runner {
       return;
     }
     log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
+    const auto part = std::make_shared<const DurablePart>(std::move(job_.begun), std::move(index_));
+    job_.references = {};  // the directory that they refer to is open no longer than need be
+    job_.on_durable(part);
     job_.save->finish(job_.report, std::nullopt);
-    if (shared_.rank == 0) tidy();
+    if (shared_.rank == 0) tidy(part->begun);
   }
 
  private:
@@ -78,11 +81,13 @@ class Runner {
 
   Result<Root> write_files() {
     PartReport report;
-    IC_TRY(manifest::IndexReference index, write_part(
-                                               *shared_.calls, job_.begun, node(), job_.layout, job_.metadata,
-                                               [this] { return job_.image->pop(); }, shared_.write, written_, report));
+    IC_TRY(manifest::IndexReference index,
+           write_part(
+               *shared_.calls, job_.begun, node(), *job_.layout, job_.references, job_.metadata,
+               [this] { return job_.image->pop(); }, shared_.write, written_, report));
     job_.report.direct = report.direct;
     job_.report.layout = std::move(report.layout);
+    index_ = std::move(report.index);
     return Root{std::move(index), job_.plan_hash};
   }
 
@@ -107,12 +112,12 @@ class Runner {
       warn(discard_save(*shared_.calls, shared_.root, job_.begun));
       return;
     }
-    remove_part(*shared_.calls, job_.begun, node());
+    remove_part(*shared_.calls, job_.begun, node(), job_.references);
   }
 
-  void tidy() {
-    warn(finish_replacement(*shared_.calls, job_.begun));
-    warn(prune(*shared_.calls, shared_.root, job_.begun.step, shared_.options.retention));
+  void tidy(const Begun& begun) {
+    warn(finish_replacement(*shared_.calls, begun));
+    warn(prune(*shared_.calls, shared_.root, begun.step, shared_.options.retention));
   }
 
   static void warn(const Status& status) {
@@ -123,6 +128,7 @@ class Runner {
   SaveJob& job_;
   const exchange::Deadline deadline_;
   std::atomic<std::uint64_t> written_{0};
+  manifest::Index index_;  // of this rank
 };
 
 }  // namespace

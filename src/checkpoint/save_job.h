@@ -11,6 +11,7 @@
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/image_windows.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/references.h"
 #include "checkpoint/segment_writer.h"
 #include "checkpoint/snapshot.h"
 #include "manifest/commit.h"
@@ -34,10 +35,13 @@ struct SaveJob {
   Begun begun;  // rank 0 has the directory open; the others open it in run_save()
   std::shared_ptr<exchange::Exchange> ranks;
   std::string plan_hash;
-  Layout layout;
+  std::shared_ptr<Layout> layout;  // its chunks' generations come with the last window of the image
+  References references;
   manifest::Metadata metadata;
-  std::shared_ptr<ImageWindows> image;           // null where this rank writes nothing
-  std::function<void(const Error&)> on_failure;  // called before `save` says so
+  std::shared_ptr<ImageWindows> image;  // null where this rank writes nothing
+  // Called before `save` says so.
+  std::function<void(const Error&)> on_failure;
+  std::function<void(std::shared_ptr<const DurablePart>)> on_durable;
 };
 
 // What a rank tells rank 0 when its files are durable.

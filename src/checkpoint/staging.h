@@ -11,7 +11,8 @@
 namespace infercluster::checkpoint {
 
 // Pushes the image of the segment, `layout` filled with `state`, in as few windows as the arenas allow. Waits for
-// arenas that are still being written. `report`: its waits, copies and waves.
-Status stage(const Layout& layout, const State& state, SnapshotArenas& arenas, ImageWindows& image, SaveReport& report);
+// arenas that are still being written. Puts down the generations of live pieces in the layout's chunks, each before
+// the window with the piece's end. `report`: its waits, copies and waves.
+Status stage(Layout& layout, const State& state, SnapshotArenas& arenas, ImageWindows& image, SaveReport& report);
 
 }  // namespace infercluster::checkpoint

@@ -169,6 +169,12 @@ class SystemFiles final : public FileCalls {
                    "cannot link " + from + " to it", path_in(directory, to));
   }
 
+  Status link_into(const Directory& from_directory, const std::string& from, const Directory& to_directory,
+                   const std::string& to) override {
+    return checked(::linkat(from_directory.fd.get(), from.c_str(), to_directory.fd.get(), to.c_str(), 0),
+                   "cannot link " + path_in(from_directory, from) + " to it", path_in(to_directory, to));
+  }
+
   Status rename(const Directory& directory, const std::string& from, const std::string& to) override {
     return checked(::renameat(directory.fd.get(), from.c_str(), directory.fd.get(), to.c_str()),
                    "cannot rename " + from + " to it", path_in(directory, to));

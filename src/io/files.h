@@ -58,6 +58,9 @@ class FileCalls {
   virtual Status close(OutputFile file) = 0;
 
   virtual Status link(const Directory& directory, const std::string& from, const std::string& to) = 0;
+  // The same from a directory into another.
+  virtual Status link_into(const Directory& from_directory, const std::string& from, const Directory& to_directory,
+                           const std::string& to) = 0;
   virtual Status rename(const Directory& directory, const std::string& from, const std::string& to) = 0;
   virtual Status remove(const Directory& directory, const std::string& name) = 0;
   virtual Result<std::uint64_t> size_of(const Directory& directory, const std::string& name) = 0;  // a regular file's

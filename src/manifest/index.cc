@@ -55,6 +55,9 @@ Result<Chunk> parse_chunk(const Json& entry) {
   IC_TRY(chunk.box.lengths, numbers_of(entry, "lengths"));
   IC_TRY(chunk.segment, number_of(entry, "segment", kFormat));
   IC_TRY(chunk.begin, number_of(entry, "begin", kFormat));
+  if (entry.contains("generation")) {
+    IC_TRY(chunk.generation, number_of(entry, "generation", kFormat));
+  }
   const Result<std::uint64_t> bytes = safetensors::tensor_bytes(chunk.dtype, chunk.box.lengths);
   if (!bytes.ok()) return damaged(kFormat, bytes.error().message()).with_tensor(chunk.tensor);
   chunk.bytes = *bytes;
@@ -118,6 +121,7 @@ Json json_of(const Chunk& chunk) {
   entry["lengths"] = chunk.box.lengths;
   entry["segment"] = chunk.segment;
   entry["begin"] = chunk.begin;
+  if (chunk.generation) entry["generation"] = *chunk.generation;
   return entry;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,8 @@ struct Chunk {
   std::uint64_t segment = 0;  // which of the index's segments
   std::uint64_t begin = 0;    // file offset; the chunk lies there row-major
   std::uint64_t bytes = 0;    // follows from dtype and box
+  // The writer's number of the content, where it gave one: as long as it stays, the content does.
+  std::optional<std::uint64_t> generation = {};
 
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };

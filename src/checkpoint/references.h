@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a save need not write, since this rank's last checkpoint has it: the segments that hold it are linked into the
+// new directory, and its index names the chunks in them. So each directory is complete by itself, and the file system
+// counts who refers to a segment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/plan.h"
+#include "io/files.h"
+#include "manifest/index.h"
+
+namespace infercluster::checkpoint {
+
+inline constexpr std::size_t kReferencedSegmentsMax = 64;
+
+// What this rank wrote of a checkpoint that is durable. Its directory stays open: names in another one that took its
+// place mean nothing.
+struct DurablePart {
+  Begun begun;
+  manifest::Index index;
+};
+
+struct References {
+  std::shared_ptr<const DurablePart> from;  // null: there are none
+  std::vector<std::size_t> segments;        // of from->index.segments
+  std::vector<manifest::Chunk> chunks;      // `segment`: a position in `segments`
+
+  [[nodiscard]] std::uint64_t bytes() const;
+};
+
+// Takes out of `writes` what `from` has under the same name, shape and generation. A segment of which less than half is
+// wanted is not referred to, nor are more than kReferencedSegmentsMax: their pieces are written again, so that a
+// checkpoint takes at most twice its size. `generations`: one per piece. Pure.
+References choose_references(std::shared_ptr<const DurablePart> from, const Pieces& pieces,
+                             std::span<const std::optional<std::uint64_t>> generations,
+                             std::vector<std::size_t>& writes);
+
+// Links the segments into the directory of `into`, and adds them and their chunks to `index`. The directory is not
+// synced.
+Status link_references(io::FileCalls& calls, const References& references, const Begun& into, manifest::Index& index);
+
+}  // namespace infercluster::checkpoint

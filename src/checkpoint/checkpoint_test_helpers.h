@@ -6,11 +6,15 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/restore.h"
+#include "gpu/device.h"
+#include "gpu/memory.h"
+#include "testing/gpu_double/control.h"
 
 namespace infercluster::checkpoint::test {
 
@@ -26,6 +30,47 @@ inline std::byte byte_of(const std::string& tensor, std::uint64_t seed, std::uin
   return static_cast<std::byte>(word >> (8 * (offset % 8)));
 }
 
+// Where Memory is: a device's ordinal, or -1, the host. Of the process, set before threads of it look.
+inline int& device_of_state() {
+  static int device = -1;
+  return device;
+}
+
+// Every test of a suite that derives from this runs with state on the host, and with state on a device of the driver's
+// double.
+class OnEachDevice : public ::testing::TestWithParam<int> {
+ protected:
+  OnEachDevice() {
+    device_of_state() = GetParam();
+    if (GetParam() < 0) return;
+    if (!gpu_double::Control::is_there()) {  // a real driver, in the device check
+      device_of_state() = 0;
+      return;
+    }
+    double_.emplace();
+    double_->reset();
+    double_->set_plan("delay_us=0..300 seed=11");
+  }
+  ~OnEachDevice() override { device_of_state() = -1; }
+  void TearDown() override {
+    if (!double_) return;
+    double_->set_plan("");
+    double_->finish();
+    EXPECT_EQ(double_->counter("violations"), 0U);
+    EXPECT_EQ(double_->counter("live"), 0U);
+    EXPECT_EQ(double_->counter("contexts_created:0"), 0U);  // state lies on device 1
+  }
+
+  std::optional<gpu_double::Control> double_;
+};
+
+inline auto every_device() {
+  return ::testing::Values(-1, 1);
+}
+inline std::string device_name(const ::testing::TestParamInfo<int>& info) {
+  return info.param < 0 ? "OnHost" : "OnDevice";
+}
+
 // Boxes of tensors in memory, filled with their part of byte_of().
 class Memory {
  public:
@@ -38,21 +83,26 @@ class Memory {
     if (fill)
       for_each(piece,
                [&](std::uint64_t here, std::uint64_t whole) { memory[here] = byte_of(piece.tensor, seed, whole); });
+    if (device_ < 0) return;
+    const auto device = gpu::Device::open(device_).value();
+    device_memory_.push_back(gpu::DeviceMemory::allocate(device, bytes + 1).value());
+    upload(pieces_.size() - 1);
   }
   [[nodiscard]] State state() const {
     State state;
-    for (std::size_t i = 0; i < pieces_.size(); ++i) state.pieces.push_back({pieces_[i], memory_[i].get()});
+    for (std::size_t i = 0; i < pieces_.size(); ++i) state.pieces.push_back({pieces_[i], address(i), {}, device_});
     return state;
   }
   [[nodiscard]] std::vector<Target> targets() const {
     std::vector<Target> targets;
-    for (std::size_t i = 0; i < pieces_.size(); ++i) targets.push_back({pieces_[i], memory_[i].get()});
+    for (std::size_t i = 0; i < pieces_.size(); ++i) targets.push_back({pieces_[i], address(i), {}, device_});
     return targets;
   }
   // The first byte that is not that of byte_of(), in words; empty: all are.
   [[nodiscard]] std::string difference(std::uint64_t seed) const {
     std::string found;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      download(i);
       for_each(pieces_[i], [&](std::uint64_t here, std::uint64_t whole) {
         if (found.empty() && memory_[i][here] != byte_of(pieces_[i].tensor, seed, whole))
           found = pieces_[i].tensor + to_string(pieces_[i].box) + " at byte " + std::to_string(here);
@@ -63,7 +113,10 @@ class Memory {
     return found;
   }
   void overwrite() {
-    for (std::size_t i = 0; i < pieces_.size(); ++i) std::memset(memory_[i].get(), 0x55, *check_piece(pieces_[i]));
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      std::memset(memory_[i].get(), 0x55, *check_piece(pieces_[i]));
+      upload(i);
+    }
   }
 
  private:
@@ -85,8 +138,24 @@ class Memory {
     }
   }
 
+  [[nodiscard]] std::byte* address(std::size_t i) const {
+    return device_ < 0 ? memory_[i].get() : reinterpret_cast<std::byte*>(device_memory_[i]->span().address);  // NOLINT
+  }
+  void upload(std::size_t i) const {
+    if (device_ < 0) return;
+    const auto& memory = device_memory_[i];
+    IC_ASSERT(gpu::copy_to_device(memory->device(), memory_[i].get(), memory->span()).ok());
+  }
+  void download(std::size_t i) const {
+    if (device_ < 0) return;
+    const auto& memory = device_memory_[i];
+    IC_ASSERT(gpu::copy_to_host(memory->device(), memory->span(), memory_[i].get()).ok());
+  }
+
+  int device_ = device_of_state();
   std::vector<Piece> pieces_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;  // a copy of it, where the state lies on a device
+  std::vector<std::shared_ptr<gpu::DeviceMemory>> device_memory_;
 };
 
 inline Piece whole(const std::string& name, Dtype dtype, const Shape& shape) {

@@ -58,7 +58,7 @@ struct Checkpointer::Impl {
   Result<std::optional<std::uint64_t>> agree_on_latest();
   Status conclude(const Status& own);
   void cancel();
-  Status prepare(std::uint64_t bytes);
+  Status prepare(std::uint64_t bytes, int device);
 
   Shared shared;
   std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
@@ -121,7 +121,7 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step,
     }
     return started;
   }
-  if (options.wait == Wait::until_staged) return save;
+  if (options.wait != Wait::until_durable) return save;
   const Status durable = save->wait();
   if (durable.ok()) return save;
   const std::lock_guard lock(mutex_);
@@ -144,7 +144,7 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, cons
   const std::uint64_t number = job.number;
   enqueue(std::move(job));
   if (image != nullptr) {
-    Status staged = stage(*layout, state, arenas, *image, report);
+    Status staged = stage(*layout, state, options.wait, arenas, *image, report);
     if (!staged.ok()) {
       image->fail(staged.error());
       const Status failed = save->wait();
@@ -154,8 +154,8 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, cons
     }
   }
   report.stall_seconds = seconds_between(started, steady_clock().now());
-  save->stage(report);
-  log_info("step " + std::to_string(report.step) + ": staged");
+  save->let_go(report);
+  if (options.wait != Wait::until_queued || image == nullptr) save->stage();
   return std::shared_ptr<const Save>(save);
 }
 
@@ -174,12 +174,12 @@ Status Checkpointer::Impl::agree(SaveJob& job, const State& state, const SaveOpt
   }
   Pieces pieces;
   for (const HostPiece& source : state.pieces) {
-    const Status fits = check_strides(source.piece, source.strides, MemoryUse::read);
+    const Status fits = check_source(source);
     if (!fits.ok()) return job.ranks->abort(fits.error(), 0, deadline);
-    if (source.live_generation != nullptr && !source.strides.empty()) {
-      const Error strided =
-          Error(ErrorCode::invalid_argument, "a piece that may change while it is copied must be row-major")
-              .with_tensor(source.piece.tensor);
+    if (source.live_generation != nullptr && (!source.strides.empty() || source.device >= 0)) {
+      const Error strided = Error(ErrorCode::invalid_argument,
+                                  "a piece that may change while it is copied must be row-major, in host memory")
+                                .with_tensor(source.piece.tensor);
       return job.ranks->abort(strided, 0, deadline);
     }
     pieces.push_back(source.piece);
@@ -364,12 +364,16 @@ void Checkpointer::Impl::cancel() {
   log_info("cancelled: " + told.to_string());
 }
 
-Status Checkpointer::Impl::prepare(std::uint64_t bytes) {
+Status Checkpointer::Impl::prepare(std::uint64_t bytes, int device) {
+  std::shared_ptr<gpu::Device> pin_for;
+  if (device >= 0) {
+    IC_TRY(pin_for, gpu::Device::open(device));
+  }
   const std::uint64_t wanted = align_up(bytes + kHeaderBytesGuessed, memory::kArenaAlignment);
   const std::uint64_t each = std::min(wanted, arenas.window_bytes());
   wait_idle();  // both generations at once are leased below
-  IC_TRY(const SnapshotArenas::Lease first, arenas.acquire(each));
-  IC_TRY(const SnapshotArenas::Lease second, arenas.acquire(each));
+  IC_TRY(const SnapshotArenas::Lease first, arenas.acquire(each, pin_for));
+  IC_TRY(const SnapshotArenas::Lease second, arenas.acquire(each, pin_for));
   return {};
 }
 
@@ -420,8 +424,8 @@ void Checkpointer::cancel() {
   impl_->cancel();
 }
 
-Status Checkpointer::prepare(std::uint64_t bytes) {
-  return impl_->prepare(bytes);
+Status Checkpointer::prepare(std::uint64_t bytes, int device) {
+  return impl_->prepare(bytes, device);
 }
 
 Result<std::vector<std::uint64_t>> Checkpointer::steps() const {

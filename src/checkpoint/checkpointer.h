@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "checkpoint/box_copy.h"
+#include "checkpoint/device_copies.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/plan.h"
 #include "checkpoint/retention.h"
@@ -21,23 +22,26 @@
 
 namespace infercluster::checkpoint {
 
-// A piece of state in host memory. It is saved row-major, in the order of its dimensions, however it lies there.
+// A piece of state in memory. It is saved row-major, in the order of its dimensions, however it lies there. On a device
+// it is contiguous, or rows at equal distances (checkpoint/device_copies.h).
 struct HostPiece {
   Piece piece;
-  const std::byte* data = nullptr;  // the box's first element
+  const std::byte* data = nullptr;  // the box's first element; on a device its address there
   Strides strides = {};
+  int device = -1;  // the CUDA device's ordinal; -1: the host
   // A number of the content: where this rank's last save is durable and has the piece with the same one, it is not
   // written again. Within the life of a checkpointer, one number of a tensor must stand for one content.
   std::optional<std::uint64_t> generation = {};
   // The same number where the owner counts it, who may change the piece while save() copies it: even at rest, odd while
-  // the content changes. Nothing holds the owner up: what changed is copied again, for a second at most. Needs memory
-  // that is row-major, and the counter until save() returns.
+  // the content changes. Nothing holds the owner up: what changed is copied again, for a second at most. Needs host
+  // memory that is row-major, and the counter until save() returns.
   const std::uint64_t* live_generation = nullptr;
 };
 
 struct State {
   std::vector<HostPiece> pieces;
   manifest::Metadata metadata;  // texts of this rank that come back with it
+  DeviceStreams streams = {};   // copies from devices begin behind the work that is queued there
 };
 
 struct Options {
@@ -53,7 +57,17 @@ struct Options {
   pfs::Calls* layouts = nullptr;           // null: the operating system's, where `calls` are; else files as they come
 };
 
-enum class Wait : std::uint8_t { until_staged, until_durable };
+// When save() returns.
+enum class Wait : std::uint8_t {
+  // When copies from devices are queued, and work that is queued on the state's streams from then on begins only behind
+  // them: so that an optimizer step may be queued at once. State in host memory is copied by then. Other streams and
+  // the
+  // host leave the state of devices alone until the save is staged (Save::wait_until_staged), and nobody frees it
+  // before, but in the order of those streams, as torch's allocator does.
+  until_queued,
+  until_staged,  // when everything is copied: the state may change in any way
+  until_durable,
+};
 
 struct SaveOptions {
   Wait wait = Wait::until_staged;
@@ -92,8 +106,8 @@ class Checkpointer {
   void cancel();
 
   // Brings memory for the snapshots of a state of so many bytes (of this rank) into being, so that the first two saves
-  // need not wait for it. Optional.
-  Status prepare(std::uint64_t bytes);
+  // need not wait for it. `device`: pins it too, for state on that device or others; -1: not. Optional.
+  Status prepare(std::uint64_t bytes, int device = -1);
 
  private:
   struct Impl;

@@ -23,7 +23,7 @@ using test::Dtype;
 using test::Memory;
 using test::whole;
 
-class CheckpointerTest : public ::testing::Test {
+class CheckpointerTest : public test::OnEachDevice {
  protected:
   static Memory model(std::uint64_t seed) {
     Memory memory;
@@ -52,7 +52,7 @@ class CheckpointerTest : public ::testing::Test {
   testing::TempDir temp_;
 };
 
-TEST_F(CheckpointerTest, WhatWasSavedComesBack) {
+TEST_P(CheckpointerTest, WhatWasSavedComesBack) {
   auto checkpointer = open();
   const Memory memory = model(1);
   const auto save = checkpointer->save(100, memory.state(), {});
@@ -65,7 +65,7 @@ TEST_F(CheckpointerTest, WhatWasSavedComesBack) {
   EXPECT_EQ(*checkpointer->latest(), 100U);
 }
 
-TEST_F(CheckpointerTest, TheStateMayChangeAsSoonAsSaveReturns) {
+TEST_P(CheckpointerTest, TheStateMayChangeAsSoonAsSaveReturns) {
   auto checkpointer = open();
   Memory memory = model(1);
   for (std::uint64_t step = 1; step <= 3; ++step) {
@@ -77,7 +77,7 @@ TEST_F(CheckpointerTest, TheStateMayChangeAsSoonAsSaveReturns) {
   for (std::uint64_t step = 1; step <= 3; ++step) EXPECT_EQ(problem(step, step), "") << step;
 }
 
-TEST_F(CheckpointerTest, AStateLargerThanTheArenaIsCopiedInWaves) {
+TEST_P(CheckpointerTest, AStateLargerThanTheArenaIsCopiedInWaves) {
   Options options;
   options.arena_bytes = 2 * 64 * 1024;
   auto checkpointer = open(options);
@@ -97,7 +97,7 @@ std::size_t entries_in(const char* folder) {
 }
 
 // Case P09: memory, threads and descriptors are after many saves where they were after the second.
-TEST_F(CheckpointerTest, ManySavesHoldOnToNothing) {
+TEST_P(CheckpointerTest, ManySavesHoldOnToNothing) {
   Options options;
   options.retention.keep = 1;
   auto checkpointer = open(options);
@@ -122,7 +122,7 @@ TEST_F(CheckpointerTest, ManySavesHoldOnToNothing) {
 }
 
 // Case T01: what is said of a save is so: nothing is there while it is staged, and no error is lost.
-TEST_F(CheckpointerTest, ScheduledStagedAndDurableAreToldApart) {
+TEST_P(CheckpointerTest, ScheduledStagedAndDurableAreToldApart) {
   std::mutex mutex;
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel, std::string_view line) {
@@ -156,7 +156,7 @@ TEST_F(CheckpointerTest, ScheduledStagedAndDurableAreToldApart) {
   EXPECT_EQ(lines[2].find("step 4: durable ("), 0U) << lines[2];
 }
 
-TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
+TEST_P(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
   auto checkpointer = open();
   ASSERT_TRUE(checkpointer->save(1, model(1).state(), {.wait = Wait::until_durable}).ok());
   const std::string path = temp_.file("step-1/node-0.0.1.safetensors");
@@ -172,7 +172,7 @@ TEST_F(CheckpointerTest, ASegmentIsAStockSafetensorsFile) {
   EXPECT_EQ(bytes[header->data_begin() + scalar->begin + 3], test::byte_of("scalar", 1, 3));
 }
 
-TEST_F(CheckpointerTest, PreparedMemoryIsWhatTheFirstSavesUse) {
+TEST_P(CheckpointerTest, PreparedMemoryIsWhatTheFirstSavesUse) {
   auto checkpointer = open();
   const Memory memory = model(1);
   ASSERT_TRUE(checkpointer->prepare(64 * kMiB).ok());
@@ -184,7 +184,7 @@ TEST_F(CheckpointerTest, PreparedMemoryIsWhatTheFirstSavesUse) {
   EXPECT_EQ(problem(2, 1), "");
 }
 
-TEST_F(CheckpointerTest, AStepIsNotSavedTwiceUnasked) {
+TEST_P(CheckpointerTest, AStepIsNotSavedTwiceUnasked) {
   auto checkpointer = open();
   ASSERT_TRUE(checkpointer->save(5, model(1).state(), {}).ok());
   const auto again = checkpointer->save(5, model(2).state(), {});
@@ -193,7 +193,7 @@ TEST_F(CheckpointerTest, AStepIsNotSavedTwiceUnasked) {
   EXPECT_EQ(problem(5, 1), "");
 }
 
-TEST_F(CheckpointerTest, AReplacementTakesOverAndTheOldEpochGoes) {
+TEST_P(CheckpointerTest, AReplacementTakesOverAndTheOldEpochGoes) {
   auto checkpointer = open();
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     const auto save = checkpointer->save(5, model(seed).state(), {Wait::until_durable, Exists::replace});
@@ -210,7 +210,7 @@ TEST_F(CheckpointerTest, AReplacementTakesOverAndTheOldEpochGoes) {
   EXPECT_EQ(names, (std::vector<std::string>{"COMMIT", "node-0.0.3.safetensors", "node-0.3.index.json"}));
 }
 
-TEST_F(CheckpointerTest, OldCheckpointsGoButForThoseToKeep) {
+TEST_P(CheckpointerTest, OldCheckpointsGoButForThoseToKeep) {
   Options options;
   options.retention = {.keep = 2, .keep_every = 3};
   auto checkpointer = open(options);
@@ -220,6 +220,8 @@ TEST_F(CheckpointerTest, OldCheckpointsGoButForThoseToKeep) {
   checkpointer->wait_idle();
   EXPECT_EQ(*checkpointer->steps(), (std::vector<std::uint64_t>{3, 6, 7, 8}));
 }
+
+INSTANTIATE_TEST_SUITE_P(State, CheckpointerTest, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

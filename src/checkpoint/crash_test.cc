@@ -31,7 +31,7 @@ FaultFiles::Plan signal_at(std::uint64_t call, int signal) {
   };
 }
 
-class Crash : public ::testing::Test {
+class Crash : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { set_log_level(LogLevel::off); }
   void TearDown() override { set_log_level(LogLevel::warning); }
@@ -56,10 +56,11 @@ class Crash : public ::testing::Test {
 };
 
 // The victim dies at that call, everybody else when it is dead; a new run saves the step again.
-void kill_all_at(int victim, std::uint64_t call) {
+void kill_all_at(int victim, std::uint64_t call, int device) {
   const testing::TempDir temp;
   const testing::TempDir meeting;
-  Job job{.root = temp.path().string(), .meeting = meeting.path().string(), .saves = {{2, 2}, {3, 3}}};
+  Job job{
+      .root = temp.path().string(), .meeting = meeting.path().string(), .saves = {{2, 2}, {3, 3}}, .device = device};
   SCOPED_TRACE("rank " + std::to_string(victim) + " dies at its call " + std::to_string(call));
   const std::vector<OneSave> all{{1, 1}, {2, 2}, {3, 3}, {3, 4}};
   {
@@ -89,10 +90,13 @@ void kill_all_at(int victim, std::uint64_t call) {
   for (const std::string& name : entries_of(job.root)) ASSERT_EQ(name.find("step-"), 0U) << name;
 }
 
-TEST_F(Crash, KillNineOfAllAtAnyPointLeavesWholeCheckpoints) {
+TEST_P(Crash, KillNineOfAllAtAnyPointLeavesWholeCheckpoints) {
   const testing::TempDir temp;
   const testing::TempDir meeting;
-  const Job job{.root = temp.path().string(), .meeting = meeting.path().string(), .saves = {{2, 2}, {3, 3}}};
+  const Job job{.root = temp.path().string(),
+                .meeting = meeting.path().string(),
+                .saves = {{2, 2}, {3, 3}},
+                .device = GetParam()};
   const std::vector<std::string> lines = run(job);
   const std::uint64_t calls_of_first = std::stoul(lines[2]);
   const std::uint64_t calls_of_other = std::stoul(lines[5]);
@@ -101,18 +105,18 @@ TEST_F(Crash, KillNineOfAllAtAnyPointLeavesWholeCheckpoints) {
   for (std::size_t i = 0; i < points && !HasFatalFailure(); ++i) {
     const bool first = i % 4 != 3;
     const std::uint64_t calls = first ? calls_of_first : calls_of_other;
-    kill_all_at(first ? 0 : static_cast<int>(1 + i / 4 % 3), 1 + i * (calls - 1) / points);
+    kill_all_at(first ? 0 : static_cast<int>(1 + i / 4 % 3), 1 + i * (calls - 1) / points, GetParam());
   }
   if (points < 200) return;
-  for (std::uint64_t call = 1; call < calls_of_first && !HasFatalFailure(); ++call) kill_all_at(0, call);
+  for (std::uint64_t call = 1; call < calls_of_first && !HasFatalFailure(); ++call) kill_all_at(0, call, GetParam());
 }
 
 // One dies, the others end by their deadline, all with the same first cause; then the job starts again.
-TEST_F(Crash, WhenOneIsKilledTheOthersEndTogetherAndSayWhom) {
+TEST_P(Crash, WhenOneIsKilledTheOthersEndTogetherAndSayWhom) {
   for (const int victim : {0, 2}) {
     const testing::TempDir temp;
     const testing::TempDir meeting;
-    Job job{.root = temp.path().string(), .meeting = meeting.path().string(), .saves = {{2, 2}}};
+    Job job{.root = temp.path().string(), .meeting = meeting.path().string(), .saves = {{2, 2}}, .device = GetParam()};
     job.deadline = std::chrono::milliseconds(3000);
     save_first(job, {{1, 1}});
     std::vector<RankProcess> ranks;
@@ -130,12 +134,13 @@ TEST_F(Crash, WhenOneIsKilledTheOthersEndTogetherAndSayWhom) {
 }
 
 // A rollback: steps 900 and 1000 are saved again. A kill at any call leaves the old or the new of each.
-TEST_F(Crash, AReplacementLeavesTheOldOrTheNew) {
+TEST_P(Crash, AReplacementLeavesTheOldOrTheNew) {
   const testing::TempDir counted;
   const testing::TempDir meeting;
   const std::vector<OneSave> old{{800, 1}, {900, 2}, {1000, 3}};
   const std::vector<OneSave> fresh{{900, 4, Exists::replace}, {1000, 5, Exists::replace}};
-  Job job{.root = counted.path().string(), .meeting = meeting.path().string(), .world = 1, .keep = 0};
+  Job job{
+      .root = counted.path().string(), .meeting = meeting.path().string(), .world = 1, .keep = 0, .device = GetParam()};
   save_first(job, old);
   job.saves = fresh;
   const std::uint64_t calls = std::stoul(run(job)[2]);
@@ -161,11 +166,15 @@ TEST_F(Crash, AReplacementLeavesTheOldOrTheNew) {
 }
 
 // Fence: a writer is stopped at any call, others sweep, save the same step, replace it and prune; then it goes on.
-TEST_F(Crash, AStoppedWriterHarmsNothingWhenItGoesOn) {
+TEST_P(Crash, AStoppedWriterHarmsNothingWhenItGoesOn) {
   const testing::TempDir counted;
   const testing::TempDir meeting;
-  Job job{
-      .root = counted.path().string(), .meeting = meeting.path().string(), .world = 1, .keep = 2, .saves = {{5, 1}}};
+  Job job{.root = counted.path().string(),
+          .meeting = meeting.path().string(),
+          .world = 1,
+          .keep = 2,
+          .saves = {{5, 1}},
+          .device = GetParam()};
   const std::uint64_t calls = std::stoul(run(job)[1]);
   ASSERT_GT(calls, 20U);
   const std::uint64_t step = std::max<std::uint64_t>(1, calls / crash_points());
@@ -194,6 +203,8 @@ TEST_F(Crash, AStoppedWriterHarmsNothingWhenItGoesOn) {
     ASSERT_TRUE(holds(job.root, 6, 6));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(State, Crash, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

@@ -38,7 +38,7 @@ std::string problem(const std::string& root, std::uint64_t step, std::uint64_t s
   return report.ok() ? memory.difference(seed) : report.error().to_string();
 }
 
-class Faults : public ::testing::Test {
+class Faults : public test::OnEachDevice {
  protected:
   std::unique_ptr<Checkpointer> open(io::FileCalls& calls, std::uint64_t keep = 0) {
     Options options;
@@ -50,6 +50,7 @@ class Faults : public ::testing::Test {
     auto checkpointer = open(io::system_files());
     ASSERT_TRUE(checkpointer->save(1, model(1).state(), {.wait = Wait::until_durable}).ok());
   }
+  void fail_every_call(int error);
   [[nodiscard]] std::set<std::string> entries() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(root_)) names.insert(entry.path().filename());
@@ -71,9 +72,7 @@ std::size_t count_calls(const std::string& root) {
   return counting.calls().size();
 }
 
-class FaultAt : public Faults, public ::testing::WithParamInterface<int> {};
-
-TEST_P(FaultAt, EveryCallInTurn) {
+void Faults::fail_every_call(int error) {
   const testing::TempDir clean;
   const std::size_t count = count_calls(clean.path().string());
   ASSERT_GT(count, 25U);
@@ -86,7 +85,7 @@ TEST_P(FaultAt, EveryCallInTurn) {
     FaultFiles faulty([&](std::uint64_t number, std::string_view call, const std::string& path) {
       if (number != at) return FileFault{};
       failed = std::string(call) + " " + path;
-      return FileFault{.error = GetParam()};
+      return FileFault{.error = error};
     });
     auto checkpointer = open(faulty);
     const auto save = checkpointer->save(2, model(2).state(), {.wait = Wait::until_durable});
@@ -96,7 +95,7 @@ TEST_P(FaultAt, EveryCallInTurn) {
       EXPECT_EQ(problem(root_, 2, 2), "") << "call " << at << ": " << failed;
     } else {
       ++failures;
-      EXPECT_EQ(save.error().system_errno(), GetParam()) << failed << ": " << save.error().to_string();
+      EXPECT_EQ(save.error().system_errno(), error) << failed << ": " << save.error().to_string();
       EXPECT_FALSE(save.error().path().empty()) << failed;
       EXPECT_EQ(save.error().message().find("rank 0: "), 0U) << save.error().message();
       // Nothing but a whole checkpoint, or none. (The directory of one may be left when its removal failed.)
@@ -116,10 +115,15 @@ TEST_P(FaultAt, EveryCallInTurn) {
   EXPECT_GT(failures, 15);
 }
 
-INSTANTIATE_TEST_SUITE_P(Errno, FaultAt, ::testing::Values(EIO, EDQUOT));
+TEST_P(Faults, OfEveryCallInTurnByABrokenDisk) {
+  fail_every_call(EIO);
+}
+TEST_P(Faults, OfEveryCallInTurnByAQuota) {
+  fail_every_call(EDQUOT);
+}
 
 // The first cause (errno, path) reaches the caller; what was written of the save is gone; `latest` is the one before.
-TEST_F(Faults, AFullDiskLeavesNothingAndIsNamed) {
+TEST_P(Faults, AFullDiskLeavesNothingAndIsNamed) {
   save_first();
   FaultFiles full([](std::uint64_t, std::string_view call, const std::string& path) {
     return call == "reserve" && path.find("step-2") != std::string::npos ? FileFault{.error = ENOSPC} : FileFault{};
@@ -135,7 +139,7 @@ TEST_F(Faults, AFullDiskLeavesNothingAndIsNamed) {
   EXPECT_TRUE(third.ok()) << third.error().to_string();  // other steps have room
 }
 
-TEST_F(Faults, AFailedSyncIsNeverTriedAgainOnTheSameFile) {
+TEST_P(Faults, AFailedSyncIsNeverTriedAgainOnTheSameFile) {
   FaultFiles faulty([](std::uint64_t, std::string_view call, const std::string& path) {
     return call == "sync" && path.ends_with(".safetensors") ? FileFault{.error = EIO} : FileFault{};
   });
@@ -146,7 +150,7 @@ TEST_F(Faults, AFailedSyncIsNeverTriedAgainOnTheSameFile) {
   EXPECT_EQ(syncs, 1);
 }
 
-TEST_F(Faults, ALinkWhoseAnswerIsLostIsSettledByWhatIsThere) {
+TEST_P(Faults, ALinkWhoseAnswerIsLostIsSettledByWhatIsThere) {
   for (const int error : {EEXIST, EIO, ESTALE}) {
     const testing::TempDir temp;
     root_ = temp.path().string();
@@ -160,7 +164,7 @@ TEST_F(Faults, ALinkWhoseAnswerIsLostIsSettledByWhatIsThere) {
   }
 }
 
-TEST_F(Faults, AFileSystemWithoutLinksIsRefusedWithAWordOnWhatToDo) {
+TEST_P(Faults, AFileSystemWithoutLinksIsRefusedWithAWordOnWhatToDo) {
   FaultFiles unlinked([](std::uint64_t, std::string_view call, const std::string&) {
     return call == "link" ? FileFault{.error = EPERM} : FileFault{};
   });
@@ -171,7 +175,7 @@ TEST_F(Faults, AFileSystemWithoutLinksIsRefusedWithAWordOnWhatToDo) {
   EXPECT_TRUE(checkpointer->steps()->empty());
 }
 
-TEST_F(Faults, ShortWritesAndRefusedDirectWritesLoseNothing) {
+TEST_P(Faults, ShortWritesAndRefusedDirectWritesLoseNothing) {
   FaultFiles odd([](std::uint64_t number, std::string_view call, const std::string& path) {
     if (call != "write" || !path.ends_with(".safetensors")) return FileFault{};
     if (number % 2 == 0) return FileFault{.write_most = 4096};
@@ -200,7 +204,7 @@ TEST_F(Faults, ShortWritesAndRefusedDirectWritesLoseNothing) {
 }
 
 // Case P09 and T01: the error of a save that nobody waited for comes at wait() and at the next save, once.
-TEST_F(Faults, AnErrorInTheBackgroundIsToldAtWaitAndAtTheNextSave) {
+TEST_P(Faults, AnErrorInTheBackgroundIsToldAtWaitAndAtTheNextSave) {
   FaultFiles faulty([](std::uint64_t, std::string_view call, const std::string& path) {
     return call == "sync" && path.find("step-1/node") != std::string::npos ? FileFault{.error = EIO} : FileFault{};
   });
@@ -220,7 +224,7 @@ TEST_F(Faults, AnErrorInTheBackgroundIsToldAtWaitAndAtTheNextSave) {
 }
 
 // Case P01: a checkpoint that was damaged after it was saved does not count, and retention keeps the good ones.
-TEST_F(Faults, ADamagedCheckpointIsPassedOverAndCostsNoGoodOne) {
+TEST_P(Faults, ADamagedCheckpointIsPassedOverAndCostsNoGoodOne) {
   auto checkpointer = open(io::system_files(), 1);
   ASSERT_TRUE(checkpointer->save(1, model(1).state(), {.wait = Wait::until_durable}).ok());
   auto keeper = open(io::system_files(), 0);
@@ -235,7 +239,7 @@ TEST_F(Faults, ADamagedCheckpointIsPassedOverAndCostsNoGoodOne) {
   EXPECT_EQ(problem(root_, 3, 3), "");
 }
 
-TEST_F(Faults, WhatIsNotOursIsNeverRemoved) {
+TEST_P(Faults, WhatIsNotOursIsNeverRemoved) {
   std::filesystem::create_directories(root_ + "/step-01");
   std::filesystem::create_directories(root_ + "/step-7");
   std::filesystem::create_directories(root_ + "/.trash-mine");
@@ -252,6 +256,8 @@ TEST_F(Faults, WhatIsNotOursIsNeverRemoved) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message().find("not ours"), std::string::npos) << refused.error().to_string();
 }
+
+INSTANTIATE_TEST_SUITE_P(State, Faults, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

@@ -28,6 +28,8 @@ Result<std::optional<ImageWindow>> ImageWindows::pop() {
   if (windows_.empty()) return *error_;
   std::optional<ImageWindow> window(std::move(windows_.front()));
   windows_.pop_front();
+  lock.unlock();
+  if (window->arrival != nullptr) IC_CHECK(window->arrival->wait());
   return window;
 }
 

@@ -20,11 +20,12 @@ using test::Job;
 using test::RankProcess;
 using test::start_rank;
 
-class JobTest : public ::testing::Test {
+class JobTest : public ::testing::TestWithParam<int> {
  protected:
   JobTest() {
     job_.root = temp_.path().string();
     job_.meeting = meeting_.path().string();
+    job_.device = GetParam();
   }
   void SetUp() override { set_log_level(LogLevel::off); }
   void TearDown() override { set_log_level(LogLevel::warning); }
@@ -63,7 +64,7 @@ class JobTest : public ::testing::Test {
 };
 
 // Case P02: a refusal by one rank reaches all.
-TEST_F(JobTest, OneRankThatCannotWriteIsNamedOnAll) {
+TEST_P(JobTest, OneRankThatCannotWriteIsNamedOnAll) {
   save_first();
   job_.saves = {{2, 2}};
   const auto lines = run(2, [](std::uint64_t, std::string_view call, const std::string&) {
@@ -73,7 +74,7 @@ TEST_F(JobTest, OneRankThatCannotWriteIsNamedOnAll) {
 }
 
 // Case P02: an attribute cache says for a while that the directory is not there.
-TEST_F(JobTest, ADirectoryThatOneRankSeesLateIsWaitedFor) {
+TEST_P(JobTest, ADirectoryThatOneRankSeesLateIsWaitedFor) {
   job_.saves = {{2, 2}};
   int left = 25;
   const auto lines = run(3, [&left](std::uint64_t, std::string_view call, const std::string&) {
@@ -82,7 +83,7 @@ TEST_F(JobTest, ADirectoryThatOneRankSeesLateIsWaitedFor) {
   EXPECT_EQ(lines, std::vector<std::string>(4, "2 durable"));
 }
 
-TEST_F(JobTest, ADirectoryThatOneRankNeverSeesEndsAllByTheDeadline) {
+TEST_P(JobTest, ADirectoryThatOneRankNeverSeesEndsAllByTheDeadline) {
   save_first();
   job_.saves = {{2, 2}};
   job_.deadline = std::chrono::milliseconds(1500);
@@ -97,7 +98,7 @@ TEST_F(JobTest, ADirectoryThatOneRankNeverSeesEndsAllByTheDeadline) {
 }
 
 // Case P02: what an interrupted save left is no obstacle for the next.
-TEST_F(JobTest, AStepThatIsSavedAlreadyIsRefusedOnAll) {
+TEST_P(JobTest, AStepThatIsSavedAlreadyIsRefusedOnAll) {
   save_first();
   const auto lines = run();
   for (const std::string& line : lines) EXPECT_EQ(line, lines[0]);
@@ -106,7 +107,7 @@ TEST_F(JobTest, AStepThatIsSavedAlreadyIsRefusedOnAll) {
 }
 
 // Case P03: no space, quota, a failing flush or close on one rank.
-TEST_F(JobTest, AFullOrFailingStorageTargetIsNamedOnAll) {
+TEST_P(JobTest, AFullOrFailingStorageTargetIsNamedOnAll) {
   const std::vector<std::pair<std::string, int>> troubles{
       {"reserve", ENOSPC}, {"write", EDQUOT}, {"sync", EIO}, {"close", EIO}, {"sync_directory", EIO}};
   for (const auto& [call, error] : troubles) {
@@ -123,7 +124,7 @@ TEST_F(JobTest, AFullOrFailingStorageTargetIsNamedOnAll) {
 }
 
 // Case P03: the payload fits, the commit record does not.
-TEST_F(JobTest, ACommitRecordThatDoesNotFitIsNamedOnAll) {
+TEST_P(JobTest, ACommitRecordThatDoesNotFitIsNamedOnAll) {
   save_first();
   job_.saves = {{2, 2}};
   const auto lines = run(0, [](std::uint64_t, std::string_view call, const std::string& path) {
@@ -133,7 +134,7 @@ TEST_F(JobTest, ACommitRecordThatDoesNotFitIsNamedOnAll) {
 }
 
 // Case P03, by the kernel: the file may not grow so large.
-TEST_F(JobTest, AFileSizeLimitOfTheSystemIsNamedOnAll) {
+TEST_P(JobTest, AFileSizeLimitOfTheSystemIsNamedOnAll) {
   save_first();
   job_.saves = {{2, 2}};
   const auto lines = run(2, {}, [] {
@@ -144,7 +145,7 @@ TEST_F(JobTest, AFileSizeLimitOfTheSystemIsNamedOnAll) {
   expect_same_failure(lines, {"rank 2: ", "File too large", "step-2/node-2.0.1.safetensors"});
 }
 
-TEST_F(JobTest, RanksThatSaveDifferentStepsAreToldSo) {
+TEST_P(JobTest, RanksThatSaveDifferentStepsAreToldSo) {
   save_first();
   Job other = job_;
   job_.saves = {{2, 2}};
@@ -160,7 +161,7 @@ TEST_F(JobTest, RanksThatSaveDifferentStepsAreToldSo) {
 }
 
 // An unchanged plan is reused; a failed save in the background is told to all at the next.
-TEST_F(JobTest, AFailureThatOneRankSawFirstIsToldToAllAtTheNextSave) {
+TEST_P(JobTest, AFailureThatOneRankSawFirstIsToldToAllAtTheNextSave) {
   job_.saves = {{1, 1}, {2, 2}, {3, 3}};
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 4; ++rank) {
@@ -179,6 +180,8 @@ TEST_F(JobTest, AFailureThatOneRankSawFirstIsToldToAllAtTheNextSave) {
   EXPECT_NE(told.begin()->find("1 " + job_.root + "/step-1/node-1.0.1.safetensors: rank 1: "), std::string::npos)
       << *told.begin();
 }
+
+INSTANTIATE_TEST_SUITE_P(State, JobTest, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

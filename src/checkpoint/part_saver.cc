@@ -100,7 +100,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   Pieces pieces;
   for (const HostPiece& source : state.pieces) {
     IC_CHECK(check_piece(source.piece));
-    IC_CHECK(check_strides(source.piece, source.strides, MemoryUse::read));
+    IC_CHECK(check_source(source));
     pieces.push_back(source.piece);
   }
   std::vector<std::size_t> all(pieces.size());
@@ -112,7 +112,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   if (!layout.chunks.empty()) {
     stager = start_thread("ic-stage", [&] {
       SaveReport report;
-      const Status staged = stage(layout, state, buffers_, image, report);
+      const Status staged = stage(layout, state, Wait::until_staged, buffers_, image, report);
       if (!staged.ok()) image.fail(staged.error());
     });
   }

@@ -17,6 +17,7 @@
 namespace infercluster::checkpoint {
 namespace {
 
+using test::device_of_state;
 using test::Dtype;
 using test::Memory;
 using test::shard;
@@ -104,15 +105,19 @@ std::vector<Durable> run(PowerCutFiles& files, const std::string& root, int worl
   return log;
 }
 
-class PowerCut : public ::testing::TestWithParam<int> {};
+class PowerCut : public test::OnEachDevice {
+ protected:
+  void cut_after_any_operation(int world);
+};
 
-TEST_P(PowerCut, AfterAnyOperationLeavesWholeCheckpointsAlone) {
+void PowerCut::cut_after_any_operation(int world) {
   constexpr std::uint64_t kKeep = 2;
   constexpr std::uint64_t kSeeds = 4;
   set_log_level(LogLevel::off);
   const testing::TempDir live;
   PowerCutFiles files;
-  const std::vector<Durable> log = run(files, live.path().string(), GetParam(), kKeep);
+  const std::vector<Durable> log = run(files, live.path().string(), world, kKeep);
+  device_of_state() = -1;  // what the disk has is the same wherever it is loaded to
   const std::size_t count = files.operations();
   ASSERT_GT(count, 100U);
   // What is laid out is never synced, only read.
@@ -136,7 +141,14 @@ TEST_P(PowerCut, AfterAnyOperationLeavesWholeCheckpointsAlone) {
   set_log_level(LogLevel::warning);
 }
 
-INSTANTIATE_TEST_SUITE_P(World, PowerCut, ::testing::Values(1, 3));
+TEST_P(PowerCut, AfterAnyOperationOfOneRankLeavesWholeCheckpointsAlone) {
+  cut_after_any_operation(1);
+}
+TEST_P(PowerCut, AfterAnyOperationOfThreeRanksLeavesWholeCheckpointsAlone) {
+  cut_after_any_operation(3);
+}
+
+INSTANTIATE_TEST_SUITE_P(State, PowerCut, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

@@ -49,6 +49,7 @@ struct Job {
   std::uint64_t keep = 2;
   std::chrono::milliseconds deadline{20'000};
   std::vector<OneSave> saves{};
+  int device = -1;  // where the ranks have their state. This process keeps off the driver: forks of it use it
 };
 
 // A rank that saves them all without waiting, then waits. It says one line for each: "STEP durable", or "STEP " and the
@@ -58,6 +59,8 @@ inline RankProcess start_rank(const Job& job, int rank, FaultFiles::Plan plan = 
   return RankProcess([=](const RankProcess::Say& say) {
     set_log_level(LogLevel::off);
     if (prepare) prepare();
+    device_of_state() = job.device;
+    ::setenv("INFERCLUSTER_GPU_DOUBLE", "delay_us=0..300", 1);
     FaultFiles calls(plan);
     auto ranks = exchange::open_in_directory(job.meeting, "job", {rank, job.world},
                                              exchange::deadline_in(std::chrono::seconds(30)));

@@ -92,6 +92,7 @@ Status Checkpoint::check(std::span<const Target> targets) const {
     const Piece& piece = target.piece;
     IC_CHECK(check_piece(piece));
     IC_CHECK(check_strides(piece, target.strides, MemoryUse::write));
+    if (target.device >= 0) IC_CHECK(check_device_strides(piece, target.strides));
     const auto found = tensors_.find(piece.tensor);
     if (found == tensors_.end()) {
       missing.add(piece.tensor);

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "checkpoint/box_copy.h"
+#include "checkpoint/device_copies.h"
 #include "checkpoint/plan.h"
 #include "io/backend.h"
 #include "io/files.h"
@@ -32,16 +33,18 @@ struct StoredTensor {
   std::vector<Part> parts;
 };
 
-// Memory for a box of a tensor.
+// Memory for a box of a tensor. On a device it is contiguous, or rows at equal distances.
 struct Target {
   Piece piece;
-  std::byte* data = nullptr;  // the box's first element
+  std::byte* data = nullptr;  // the box's first element; on a device its address there
   Strides strides = {};
+  int device = -1;  // the CUDA device's ordinal; -1: the host
 };
 
 struct RestoreOptions {
   io::BackendOptions backend;
   io::DirectPolicy direct = io::DirectPolicy::automatic;
+  DeviceStreams streams = {};  // copies to devices begin behind the work that is queued there
 };
 
 struct RestoreReport {
@@ -64,8 +67,9 @@ class Checkpoint {
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // Reads what the targets need and no more, each byte once. All missing tensors, and all of another dtype or shape,
-  // are named in one error, before anything is read. On a later error what the targets hold is undefined.
+  // Reads what the targets need and no more, each byte once; it is all there when this returns. All missing tensors,
+  // and all of another dtype or shape, are named in one error, before anything is read. On a later error what the
+  // targets hold is undefined.
   Result<RestoreReport> restore(std::span<const Target> targets, const RestoreOptions& options) const;
   // Reads all of it, and checks every block: is what was saved still there? The first that is not is the error.
   Result<RestoreReport> verify(const RestoreOptions& options) const;

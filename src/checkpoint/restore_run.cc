@@ -9,6 +9,7 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/restore_plan.h"
 #include "checksum/crc32c.h"
+#include "gpu/memory.h"
 #include "io/engine.h"
 #include "memory/arena.h"
 
@@ -31,6 +32,7 @@ class RestoreRun {
     for (const SegmentReads& reads : segments_) windows += reads.windows.size();
     slots_used_ = static_cast<unsigned>(std::min<std::uint64_t>(windows, kWindows));
     IC_TRY(memory_, memory::Arena::allocate(slots_used_ * kWindowBytes));
+    IC_CHECK(open_devices());
     IC_TRY(io::ChosenBackend backend, io::open_backend(options_.backend));
     io::Engine engine(std::move(backend.backend), steady_clock(), io::Engine::Options{});
     open_.resize(segments_.size());
@@ -38,7 +40,8 @@ class RestoreRun {
     if (!done.ok()) engine.cancel();
     std::array<io::Event, kWindows> events;
     while (engine.active() > 0) engine.poll(events, kForever);
-    return done;
+    const Status copied = copies_ == nullptr ? Status() : copies_->drain();
+    return done.ok() ? copied : done;
   }
 
   [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
@@ -53,19 +56,49 @@ class RestoreRun {
   struct Slot {
     std::size_t segment = 0;
     Window window;
-    bool busy = false;
+    bool reading = false;
+    std::shared_ptr<Arrival> arrival;  // of its copies to devices; null: there are none under way
   };
+
+  // Only those that targets lie on.
+  Status open_devices() {
+    for (const SegmentReads& reads : segments_) {
+      for (const TargetCopy& copy : reads.copies) {
+        if (copy.target->device < 0) continue;
+        if (copies_ == nullptr) copies_ = DeviceCopies::make(options_.streams);
+        IC_TRY(const std::shared_ptr<gpu::Device> device, copies_->open(copy.target->device));
+        if (pinned_ == nullptr) {
+          for (std::uint64_t step = 0; step < memory_->steps(); ++step) IC_CHECK(memory_->populate_step(step));
+          IC_TRY(pinned_, gpu::Pinned::make(device, memory_->span()));
+        }
+      }
+    }
+    return {};
+  }
 
   Status pump(io::Engine& engine) {
     std::array<io::Event, kWindows> events;
     while (true) {
       for (unsigned slot = 0; slot < slots_used_ && segment_ < segments_.size(); ++slot) {
-        if (!slots_[slot].busy) IC_CHECK(submit(engine, slot));
+        IC_TRY(const bool free, is_free(slots_[slot]));
+        if (free) IC_CHECK(submit(engine, slot));
       }
-      if (engine.active() == 0) return {};
+      if (engine.active() == 0 && segment_ == segments_.size()) return {};
+      if (engine.active() == 0) {  // all wait for copies
+        IC_CHECK(slots_[0].arrival->wait());
+        continue;
+      }
       const std::size_t count = engine.poll(events, kForever);
       for (std::size_t i = 0; i < count; ++i) IC_CHECK(take(events[i]));
     }
+  }
+
+  static Result<bool> is_free(Slot& slot) {
+    if (slot.reading) return false;
+    if (slot.arrival == nullptr) return true;
+    IC_TRY(const bool passed, slot.arrival->passed());
+    if (passed) slot.arrival.reset();
+    return passed;
   }
 
   Status submit(io::Engine& engine, unsigned number) {
@@ -84,7 +117,7 @@ class RestoreRun {
                                 .priority = io::Priority::foreground,
                                 .hedge_after = std::nullopt};
     IC_ASSERT(engine.submit(transfer));  // no more than kWindows, which every backend takes
-    slots_[number] = {segment_, window, true};
+    slots_[number] = {segment_, window, true, nullptr};
     if (++window_ == reads.windows.size()) {
       window_ = 0;
       ++segment_;
@@ -115,11 +148,11 @@ class RestoreRun {
     if (event.kind == io::Event::Kind::delivered) {
       const std::byte* bytes = memory_->data() + event.token * kWindowBytes;
       IC_CHECK(verify(slot, bytes));
-      scatter(slot, bytes);
+      IC_CHECK(scatter(slot, bytes));
       bytes_read_ += slot.window.end - slot.window.begin;
       return {};
     }
-    slot.busy = false;
+    slot.reading = false;
     Open& open = open_[slot.segment];
     if (--open.windows_left > 0) return {};
     IC_CHECK(open.source->check_unchanged());
@@ -154,21 +187,34 @@ class RestoreRun {
     return {};
   }
 
-  void scatter(const Slot& slot, const std::byte* bytes) const {
+  Status scatter(Slot& slot, const std::byte* bytes) {
+    bool to_device = false;
     const std::vector<TargetCopy>& copies = segments_[slot.segment].copies;
     const auto first = std::partition_point(copies.begin(), copies.end(), [&](const TargetCopy& copy) {
       return copy.box.chunk_end() <= slot.window.begin;
     });
     for (auto next = first; next != copies.end() && next->box.chunk_begin() < slot.window.end; ++next) {
       for (const BoxCopy::Part& part : next->box.parts(slot.window.begin, slot.window.end))
-        copy(to_memory(part, bytes, slot.window.begin, next->target->data));
+        IC_CHECK(bring(to_memory(part, bytes, slot.window.begin, next->target->data), next->target->device));
+      to_device |= next->target->device >= 0;
     }
+    if (!to_device) return {};
+    IC_TRY(slot.arrival, copies_->arrival());
+    return {};
+  }
+
+  Status bring(const StridedCopy& part, int device) {
+    if (device >= 0) return copies_->copy(device, DeviceCopies::Direction::to_device, part);
+    copy(part);
+    return {};
   }
 
   const Checkpoint& checkpoint_;
   const std::vector<SegmentReads> segments_;
   const RestoreOptions& options_;
   std::shared_ptr<memory::Arena> memory_;
+  std::unique_ptr<gpu::Pinned> pinned_;  // memory_, where a target lies on a device
+  std::shared_ptr<DeviceCopies> copies_;
   std::vector<Open> open_;
   std::array<Slot, kWindows> slots_;
   unsigned slots_used_ = 0;

@@ -67,8 +67,10 @@ void save_by(const std::string& root, int world, std::uint64_t step) {
   });
 }
 
+class Restore : public test::OnEachDevice {};
+
 // Case P05: every element once, and equal, whatever the meshes.
-TEST(Restore, AnyWorldReadsWhatAnyWorldSaved) {
+TEST_P(Restore, AnyWorldReadsWhatAnyWorldSaved) {
   const testing::TempDir temp;
   std::uint64_t step = 0;
   for (const int saved : {1, 3, 4, 8}) {
@@ -87,7 +89,7 @@ TEST(Restore, AnyWorldReadsWhatAnyWorldSaved) {
   }
 }
 
-TEST(Restore, ReadsOnlyWhatIsNeededAndEachBlockOnce) {
+TEST_P(Restore, ReadsOnlyWhatIsNeededAndEachBlockOnce) {
   const testing::TempDir temp;
   Memory memory;
   memory.add(whole("big", Dtype::u8, {100, 65'536}), kSeed);
@@ -107,7 +109,7 @@ TEST(Restore, ReadsOnlyWhatIsNeededAndEachBlockOnce) {
 }
 
 // Case P07: nothing is rounded or reshaped unasked, and all that is wrong is named at once.
-TEST(Restore, OtherTypesShapesAndMissingNamesAreRefused) {
+TEST_P(Restore, OtherTypesShapesAndMissingNamesAreRefused) {
   const testing::TempDir temp;
   Memory memory;
   memory.add(whole("a", Dtype::f32, {6, 4}), kSeed);
@@ -132,7 +134,7 @@ TEST(Restore, OtherTypesShapesAndMissingNamesAreRefused) {
   EXPECT_NE(missing.error().message().find("x, y"), std::string::npos) << missing.error().message();
 }
 
-TEST(Restore, AFlippedByteIsFoundAndNamed) {
+TEST_P(Restore, AFlippedByteIsFoundAndNamed) {
   const testing::TempDir temp;
   Memory memory;
   memory.add(whole("a", Dtype::u8, {200'000}), kSeed);
@@ -167,7 +169,7 @@ TEST(Restore, AFlippedByteIsFoundAndNamed) {
 }
 
 // So many that several threads read them.
-TEST(Restore, OfManyIndexesTheDamagedOneIsNamed) {
+TEST_P(Restore, OfManyIndexesTheDamagedOneIsNamed) {
   const testing::TempDir temp;
   save_by(temp.path().string(), 24, 1);
   const auto open = [&] { return Checkpoint::open(io::system_files(), temp.path().string(), 1); };
@@ -185,7 +187,7 @@ TEST(Restore, OfManyIndexesTheDamagedOneIsNamed) {
   }
 }
 
-TEST(Restore, ElementsOfLessThanAByteAreCutAtWholeBytes) {
+TEST(BoxCopy, ElementsOfLessThanAByteAreCutAtWholeBytes) {
   const manifest::Chunk chunk{"f4", Dtype::f4, {4, 6}, manifest::whole_box({4, 6}), 0, 100, 12};
   const auto rows = BoxCopy::between(chunk, {{1, 0}, {2, 6}});
   ASSERT_TRUE(rows.ok());
@@ -198,6 +200,8 @@ TEST(Restore, ElementsOfLessThanAByteAreCutAtWholeBytes) {
   EXPECT_EQ((*columns)->rows(), 4U);
   EXPECT_EQ((*columns)->file_offset(3), 100U + 3 * 3 + 1);
 }
+
+INSTANTIATE_TEST_SUITE_P(State, Restore, test::every_device(), test::device_name);
 
 }  // namespace
 }  // namespace infercluster::checkpoint

@@ -2,6 +2,7 @@
 #include "checkpoint/save.h"
 
 #include "base/assert.h"
+#include "base/log.h"
 
 namespace infercluster::checkpoint {
 
@@ -40,6 +41,13 @@ Status Save::wait() const {
   return {};
 }
 
+Status Save::wait_until_staged() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return status_ != SaveStatus::scheduled; });
+  if (error_) return *error_;
+  return {};
+}
+
 SaveReport Save::report() const {
   const std::lock_guard lock(mutex_);
   return report_;
@@ -50,14 +58,20 @@ void Save::schedule(const SaveReport& report) {
   report_ = report;
 }
 
-void Save::stage(const SaveReport& report) {
+void Save::let_go(const SaveReport& report) {
+  const std::lock_guard lock(mutex_);
+  report_.stall_seconds = report.stall_seconds;
+  report_.arena_wait_seconds = report.arena_wait_seconds;
+  report_.copy_seconds = report.copy_seconds;
+  report_.waves = report.waves;
+}
+
+void Save::stage() {
   {
     const std::lock_guard lock(mutex_);
-    if (status_ == SaveStatus::scheduled) status_ = SaveStatus::staged;
-    report_.stall_seconds = report.stall_seconds;
-    report_.arena_wait_seconds = report.arena_wait_seconds;
-    report_.copy_seconds = report.copy_seconds;
-    report_.waves = report.waves;
+    if (status_ != SaveStatus::scheduled) return;
+    status_ = SaveStatus::staged;
+    log_info("step " + std::to_string(report_.step) + ": staged");
   }
   changed_.notify_all();
 }

@@ -31,7 +31,7 @@ struct SaveReport {
   double stall_seconds = 0;          // that save() took
   double arena_wait_seconds = 0;     // of it: until earlier saves had left an arena, and it was there
   double agree_seconds = 0;          // of it: until all ranks had agreed
-  double copy_seconds = 0;           // of it
+  double copy_seconds = 0;           // of it; of copies from devices that were only queued, what that took
   double write_seconds = 0;          // this rank's files, fsyncs included
   double durable_seconds = 0;        // from the call until the commit
   bool direct = false;               // the page cache was left out
@@ -49,12 +49,15 @@ class Save {
   Status wait() const;
   // True when it is durable or failed, at the latest after so long.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds duration) const;
+  // Until its state is copied, or it has failed; the error then.
+  Status wait_until_staged() const;
   [[nodiscard]] SaveReport report() const;
 
   // For the checkpointer alone. The thread that saves gives its part of the report, the one that writes its own; a save
   // may be durable before its caller got to say that it is staged.
   void schedule(const SaveReport& report);
-  void stage(const SaveReport& report);
+  void let_go(const SaveReport& report);
+  void stage();  // logs it, the first time
   void finish(const SaveReport& report, std::optional<Error> error);
 
  private:

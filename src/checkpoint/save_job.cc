@@ -84,7 +84,7 @@ class Runner {
     IC_TRY(manifest::IndexReference index,
            write_part(
                *shared_.calls, job_.begun, node(), *job_.layout, job_.references, job_.metadata,
-               [this] { return job_.image->pop(); }, shared_.write, written_, report));
+               [this] { return next_window(); }, shared_.write, written_, report));
     job_.report.direct = report.direct;
     job_.report.layout = std::move(report.layout);
     index_ = std::move(report.index);
@@ -92,6 +92,12 @@ class Runner {
   }
 
   [[nodiscard]] std::uint64_t node() const { return static_cast<std::uint64_t>(shared_.rank); }
+
+  Result<std::optional<ImageWindow>> next_window() {
+    IC_TRY(std::optional<ImageWindow> window, job_.image->pop());
+    if (window && window->begin + window->bytes == job_.layout->bytes) job_.save->stage();
+    return window;
+  }
 
   Status commit(const std::vector<std::string>& roots) {
     std::vector<manifest::IndexReference> parts;

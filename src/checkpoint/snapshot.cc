@@ -66,7 +66,8 @@ std::span<std::byte> SnapshotArenas::Lease::memory() const {
   return {arena->data(), arena->bytes()};
 }
 
-Result<SnapshotArenas::Lease> SnapshotArenas::acquire(std::uint64_t bytes) {
+Result<SnapshotArenas::Lease> SnapshotArenas::acquire(std::uint64_t bytes,
+                                                      const std::shared_ptr<gpu::Device>& pin_for) {
   Lease lease;
   {
     std::unique_lock lock(mutex_);
@@ -79,16 +80,28 @@ Result<SnapshotArenas::Lease> SnapshotArenas::acquire(std::uint64_t bytes) {
     lease.owner_ = this;
     lease.generation_ = static_cast<unsigned>(found - generations_.begin());
   }
-  IC_CHECK(fit(lease.generation_, bytes));
+  IC_CHECK(fit(lease.generation_, bytes, pin_for));
   return lease;
 }
 
-Status SnapshotArenas::fit(unsigned generation, std::uint64_t bytes) {
-  std::shared_ptr<memory::Arena>& arena = generations_[generation].arena;
-  if (arena != nullptr && arena->bytes() >= bytes) return {};
-  arena.reset();  // before the new one is there
-  IC_TRY(arena, memory::Arena::allocate(std::max<std::uint64_t>(bytes, memory::kArenaAlignment)));
-  return populate(*arena);
+Status SnapshotArenas::fit(unsigned generation, std::uint64_t bytes, const std::shared_ptr<gpu::Device>& pin_for) {
+  auto& [arena, pinned, leased] = generations_[generation];
+  if (arena == nullptr || arena->bytes() < bytes) {
+    pinned.reset();
+    arena.reset();  // before the new one is there
+    IC_TRY(std::shared_ptr<memory::Arena> larger,
+           memory::Arena::allocate(std::max<std::uint64_t>(bytes, memory::kArenaAlignment)));
+    IC_CHECK(populate(*larger));
+    arena = std::move(larger);
+  }
+  if (pin_for == nullptr || pinned != nullptr) return {};
+  auto made = gpu::Pinned::make(pin_for, arena->span());
+  if (!made.ok()) {
+    return std::move(made).error().with_hint(
+        "Set a smaller arena_bytes, or raise the limit of locked memory (ulimit -l)");
+  }
+  pinned = std::move(made).value();
+  return {};
 }
 
 std::uint64_t SnapshotArenas::window_bytes() {

@@ -15,6 +15,8 @@
 
 #include "base/result.h"
 #include "checkpoint/strided_copy.h"
+#include "gpu/device.h"
+#include "gpu/memory.h"
 #include "memory/arena.h"
 
 namespace infercluster::checkpoint {
@@ -47,23 +49,25 @@ class SnapshotArenas {
     SnapshotArenas* owner_ = nullptr;
     unsigned generation_ = 0;
   };
-  // Waits while both are leased. At most window_bytes(). Errors: out_of_memory.
-  Result<Lease> acquire(std::uint64_t bytes);
+  // Waits while both are leased. At most window_bytes(). `pin_for`: also pinned, for copies of all devices, and kept
+  // so; null: as it is. Errors: out_of_memory, and those of gpu::Pinned::make.
+  Result<Lease> acquire(std::uint64_t bytes, const std::shared_ptr<gpu::Device>& pin_for = nullptr);
   // The most that one generation may hold: a larger image is copied in windows of it. A multiple of 64 KiB.
   [[nodiscard]] std::uint64_t window_bytes();
 
  private:
   struct Generation {
     std::shared_ptr<memory::Arena> arena;
+    std::unique_ptr<gpu::Pinned> pinned;  // the arena
     bool leased = false;
   };
-  Status fit(unsigned generation, std::uint64_t bytes);
+  Status fit(unsigned generation, std::uint64_t bytes, const std::shared_ptr<gpu::Device>& pin_for);
   void give_back(unsigned generation);
 
   std::mutex mutex_;
   std::uint64_t bytes_max_;  // 0: not yet known; guarded by mutex_
   std::condition_variable free_;
-  std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; an arena belongs to its lease
+  std::array<Generation, kGenerations> generations_;  // `leased` is guarded by mutex_; the rest belongs to its lease
 };
 
 // Brings all of it into being, by several threads.

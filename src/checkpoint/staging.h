@@ -10,9 +10,15 @@
 
 namespace infercluster::checkpoint {
 
+// Whether it can be staged. Errors (invalid_argument, by the tensor's name): those of check_strides() and
+// check_device_strides().
+Status check_source(const HostPiece& source);
+
 // Pushes the image of the segment, `layout` filled with `state`, in as few windows as the arenas allow. Waits for
-// arenas that are still being written. Puts down the generations of live pieces in the layout's chunks, each before
-// the window with the piece's end. `report`: its waits, copies and waves.
-Status stage(Layout& layout, const State& state, SnapshotArenas& arenas, ImageWindows& image, SaveReport& report);
+// arenas that are still being written, and for copies from devices, unless the callers' streams wait for these
+// (Wait::until_queued). Puts down the generations of live pieces in the layout's chunks, each before the window with
+// the piece's end. `report`: its waits, copies and waves.
+Status stage(Layout& layout, const State& state, Wait wait, SnapshotArenas& arenas, ImageWindows& image,
+             SaveReport& report);
 
 }  // namespace infercluster::checkpoint

@@ -31,6 +31,7 @@ class CudaCopier final : public memory::Copier {
   Status wait_for(const memory::Mark& mark) override;
   Result<Fence> fence() override;
   Result<bool> passed(Fence fence) override;
+  Result<std::shared_ptr<const memory::Mark>> mark() override;
   Status drain() override;
   [[nodiscard]] memory::CopyStatistics statistics() const override { return statistics_; }
 
@@ -264,6 +265,16 @@ Result<bool> CudaCopier::passed(Fence fence) {
   if (!passed.ok()) return remember(std::move(passed).error());
   if (*passed) retire(fence);  // a stream works in order: those before have passed too
   return *passed;
+}
+
+Result<std::shared_ptr<const memory::Mark>> CudaCopier::mark() {
+  IC_CHECK(healthy());
+  IC_CHECK(flush());
+  auto event = Event::create(device_);
+  if (!event.ok()) return remember(std::move(event).error());
+  const Status recorded = (*event)->record(*stream_);
+  if (!recorded.ok()) return remember(recorded.error());
+  return std::shared_ptr<const memory::Mark>(std::move(event).value());
 }
 
 Status CudaCopier::drain() {

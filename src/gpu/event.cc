@@ -43,6 +43,17 @@ Result<bool> Event::passed() const {
   return device_->error(result, "cuEventQuery", "copy");  // what failed is the work before the event
 }
 
+Status hold_back(const Device& device, StreamId stream, const memory::Mark& mark) {
+  const auto* const event = dynamic_cast<const Event*>(&mark);
+  IC_ASSERT(event != nullptr);  // another kind of memory's mark
+  IC_TRY(const Device::Current current, Device::Current::make(device));
+  const CuResult result =
+      device.api().cuStreamWaitEvent(reinterpret_cast<CuStream>(stream), event->handle(), 0);  // NOLINT: see record()
+  if (result != CuResult::success)
+    return device.error(result, "cuStreamWaitEvent", "let the caller's stream wait for copies");
+  return {};
+}
+
 Status Event::wait() const {
   IC_TRY(const Device::Current current, Device::Current::make(*device_));
   const CuResult result = device_->api().cuEventSynchronize(handle_);

@@ -23,9 +23,8 @@ class Event final : public memory::Mark {
   // Streams of this device only. Recording again moves the point; who waits already waits for the old one.
   Status record(const Stream& stream);
   Status record(StreamId stream);
-  // Does not wait.
-  Result<bool> passed() const;
-  Status wait() const;
+  [[nodiscard]] Result<bool> passed() const override;
+  Status wait() const override;
 
   [[nodiscard]] CuEvent handle() const { return handle_; }
 
@@ -36,5 +35,8 @@ class Event final : public memory::Mark {
   const std::shared_ptr<Device> device_;
   CuEvent handle_ = nullptr;
 };
+
+// Work that is queued on `stream`, of this device, from now on begins only behind `mark`, an Event of the same device.
+Status hold_back(const Device& device, StreamId stream, const memory::Mark& mark);
 
 }  // namespace infercluster::gpu

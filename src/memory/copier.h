@@ -9,10 +9,14 @@
 
 namespace infercluster::memory {
 
-// A point in somebody else's work on memory, on a stream of theirs. See Copier::wait_for.
+// A point in work on memory, on a stream. See Copier::wait_for and Copier::mark. Thread-safe once it is there.
 class Mark {
  public:
   virtual ~Mark() = default;
+  // Does not wait.
+  [[nodiscard]] virtual Result<bool> passed() const = 0;
+  // On error the work may be under way still: Copier::drain() ends it.
+  virtual Status wait() const = 0;
 };
 
 // Equal rows at equal distances on both sides.
@@ -44,6 +48,8 @@ class Copier {
   // Passes when all copies before it are done.
   virtual Result<Fence> fence() = 0;
   virtual Result<bool> passed(Fence fence) = 0;
+  // The same for others, who may outlive the copier; null: all copies before it are done.
+  virtual Result<std::shared_ptr<const Mark>> mark() = 0;
   // Waits for all copies. On error none is in flight either.
   virtual Status drain() = 0;
   // Complete after drain().

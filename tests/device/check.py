@@ -28,8 +28,9 @@ from budget import Budget, Failed, OutOfTime, Skipped  # noqa: E402
 
 SECONDS = 445  # of run.sh's 460, from its start
 # Seconds that each stage may take; what one does not need, the last one gets: it measures until the time is over.
-SHARES = {"facts": 20, "tests": 80, "data": 90, "python": 90, "correct": 40}
-CHECKPOINT_SECONDS = 0  # kept for the checkpoint's stage, which goes before "measure"
+SHARES = {"facts": 20, "tests": 80, "data": 90, "python": 90, "correct": 40, "checkpoint": 100}
+CHECKPOINT_SECONDS = 90  # kept for the checkpoint's stage, which goes before "measure"
+STATE_BYTES = 8 << 30  # on the device, and twice in memory
 MODEL_BYTES = 8 << 30
 DOUBLE_BYTES = 24 << 20
 CORRECT_BYTES = 256 << 20
@@ -93,19 +94,30 @@ class Check:
         self.document["doctor"] = self.program("infercluster", "doctor", str(self.data), "--json")["findings"]
 
     def tests(self) -> None:
-        """The suites of loads to a device; on a real driver without what only the double can show."""
-        chosen = self.arguments.tests or ("*ToDevice*:DeviceLoad.*" + (":Gds*" if self.double else ""))
-        report = self.data / "tests.json"
-        command = [str(self.pack / "bin" / "load_test"), f"--gtest_filter={chosen}", f"--gtest_output=json:{report}"]
-        done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, self.data)
-        if not report.exists():
-            raise Failed(f"load_test: {done.why}")
-        cases = [case for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
-        failed = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
-        skipped = sum(case.get("result") == "SKIPPED" for case in cases)
-        self.document["tests"] = {"ran": len(cases) - skipped, "skipped": skipped, "failed": failed}
-        if failed or done.status != 0 or len(cases) == skipped:
-            raise Failed(f"load_test: {len(failed)} of {len(cases)} failed: {', '.join(failed[:5])} {done.why if not failed else ''}")
+        """The suites of loads to a device and of checkpoints of one; on a real driver without what only the double can show."""
+        suites = {
+            "load_test": "*ToDevice*:DeviceLoad.*" + (":Gds*" if self.double else ""),
+            "checkpoint_test": "State/CheckpointerTest*OnDevice:State/Restore*OnDevice" + (":DeviceState.*" if self.double else ""),
+        }
+        total: dict[str, Any] = {"ran": 0, "skipped": 0, "failed": []}
+        self.document["tests"] = total
+        for name, chosen in suites.items():
+            report = self.data / "tests.json"
+            report.unlink(missing_ok=True)
+            command = [str(self.pack / "bin" / name), f"--gtest_filter={self.arguments.tests or chosen}", f"--gtest_output=json:{report}"]
+            done = self.budget.run(command, self.environment() | {"INFERCLUSTER_TEST_DIR": str(self.data)}, self.data)
+            if not report.exists():
+                raise Failed(f"{name}: {done.why}")
+            cases = [case for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
+            failed = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
+            skipped = sum(case.get("result") == "SKIPPED" for case in cases)
+            total["ran"] += len(cases) - skipped
+            total["skipped"] += skipped
+            total["failed"] += failed
+            if failed or done.status != 0:
+                raise Failed(f"{name}: {len(failed)} of {len(cases)} failed: {', '.join(failed[:5])} {done.why if not failed else ''}")
+        if total["ran"] == 0:
+            raise Failed("no test ran")
 
     def write_data(self) -> None:
         size = self.arguments.bytes or (DOUBLE_BYTES if self.double else MODEL_BYTES)
@@ -127,6 +139,23 @@ class Check:
     def correct(self) -> None:
         self.document["correct"] = self.python("correct", str(self.data / "correct"))
 
+    def checkpoint(self) -> None:
+        """How long the save of a state on the device holds its caller up, beside the copies to pinned memory alone."""
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        wanted = DOUBLE_BYTES if self.double else STATE_BYTES
+        room = min(self.device["device_bytes"] // 2, available // 3, shutil.disk_usage(self.data).free // 3)
+        if room < wanted:
+            self.skipped.append(f"a state of {wanted} bytes: there is room for {room}")
+        folder = self.data / "checkpoints"
+        folder.mkdir()
+        try:
+            found = self.program("device_stall", str(folder), str(min(wanted, room)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.document["checkpoint"] = found
+        if not found["double"]:
+            print(f"  stall {found['stall_seconds']:.3f} s, {found['stall_over_copy']} of the copy to pinned memory; queued {found['queued_stall_seconds']:.4f} s")
+
     def measure(self) -> None:
         model = self.data / "model"
         if not (model / "model.safetensors.index.json").exists():
@@ -137,10 +166,10 @@ class Check:
     def run(self) -> int:
         stages: dict[str, Callable[[], None]] = {
             "facts": self.facts, "tests": self.tests, "data": self.write_data, "python": self.build_python,
-            "correct": self.correct, "measure": self.measure,
+            "correct": self.correct, "checkpoint": self.checkpoint, "measure": self.measure,
         }  # fmt: skip
         for name, stage in stages.items():
-            reserve = CHECKPOINT_SECONDS if name != "measure" else 0
+            reserve = CHECKPOINT_SECONDS if name not in ("checkpoint", "measure") else 0
             self.budget.stage(min(SHARES.get(name, 1e9), self.budget.ends - time.time() - reserve))
             self.document["stages"][name] = self._outcome(name, stage)
             self._write()

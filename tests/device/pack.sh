@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 objects=build/device-build
 pack=build/device
-programs=(infercluster load_test device_limits)
+programs=(infercluster load_test checkpoint_test device_limits device_stall)
 uring=ON
 pkg-config --exists liburing || { uring=OFF; echo "pack: liburing is missing: threads read alone" >&2; }
 

@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "checkpoint/agreement.h"
+#include "checkpoint/drain.h"
 #include "checkpoint/live_copy.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
@@ -63,6 +64,7 @@ struct Checkpointer::Impl {
   Shared shared;
   std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
   std::unique_ptr<io::Governor> governor;     // where there is a rate to keep
+  std::unique_ptr<io::DrainGovernor> drain;   // where there are signals
   SnapshotArenas arenas;
 
  private:
@@ -393,8 +395,10 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::open(const std::string& root
   if (options.layouts == nullptr && options.calls == nullptr) shared.write.layouts = &pfs::system_calls();
   shared.write.files_at_once = static_cast<unsigned>(shared.options.exchange->world());
   IC_TRY(shared.root, shared.calls->open_directory(root));
+  IC_TRY(const os::FileIdentity identity, os::identity_of(shared.root.fd));
+  impl->drain = make_drain_governor(options.foreground, identity.device);
+  shared.write.drain = impl->drain.get();
   if (options.max_write_rate != 0) {
-    IC_TRY(const os::FileIdentity identity, os::identity_of(shared.root.fd));
     impl->governor = std::make_unique<io::Governor>(
         steady_clock(), io::Governor::Limits{.foreground = 0, .fill = 0, .drain = options.max_write_rate});
     shared.write.governor = impl->governor.get();

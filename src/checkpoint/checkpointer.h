@@ -18,6 +18,7 @@
 #include "checkpoint/save.h"
 #include "exchange/exchange.h"
 #include "io/files.h"
+#include "io/latency_signal.h"
 #include "pfs/calls.h"
 
 namespace infercluster::checkpoint {
@@ -49,6 +50,16 @@ struct Options {
   std::uint64_t arena_bytes = 0;     // of both snapshot arenas together; 0: half of what is free. A larger
                                      // state is copied in waves, and save() waits for the writes between them
   std::uint64_t max_write_rate = 0;  // bytes per second of this rank; 0: no limit
+  // Foreground I/O that the writing gives way to: its rate falls, and its requests to 1 MiB, while somebody is behind
+  // his target, to 8 MiB/s at the least. One who waits again is found by the next look, at most 100 ms later.
+  struct Foreground {
+    bool node = true;  // other processes of this user on this node that publish (io::LatencyPublisher)
+    std::chrono::nanoseconds disk_target{0};      // for the mean time of reads of the device, by whomever; 0: not asked
+    std::chrono::nanoseconds pressure_target{0};  // for the time in each second that tasks stall for I/O; 0: not asked
+    std::vector<std::shared_ptr<io::LatencySignal>> signals = {};  // others, such as this process's own reads
+    double rate_least = 8.0 * 1024 * 1024;                         // bytes per second that the writing gets in any case
+  };
+  Foreground foreground = {};
   // How long a rank waits for the others: until all called save(), and until all have written.
   std::chrono::nanoseconds call_deadline = std::chrono::minutes(5);
   std::chrono::nanoseconds write_deadline = std::chrono::hours(1);

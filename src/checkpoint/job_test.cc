@@ -4,9 +4,12 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "checkpoint/process_test_helpers.h"
+#include "io/latency_signal.h"
 
 namespace infercluster::checkpoint {
 namespace {
@@ -17,8 +20,10 @@ using test::FaultFiles;
 using test::FileFault;
 using test::holds;
 using test::Job;
+using test::Memory;
 using test::RankProcess;
 using test::start_rank;
+using test::whole;
 
 class JobTest : public ::testing::TestWithParam<int> {
  protected:
@@ -179,6 +184,54 @@ TEST_P(JobTest, AFailureThatOneRankSawFirstIsToldToAllAtTheNextSave) {
   ASSERT_EQ(told.size(), 1U) << *told.begin() << "---\n" << *told.rbegin();
   EXPECT_NE(told.begin()->find("1 " + job_.root + "/step-1/node-1.0.1.safetensors: rank 1: "), std::string::npos)
       << *told.begin();
+}
+
+// Another process of the node says that its reads are late; then it is gone.
+TEST(Drain, GivesWayToAnotherProcessThatIsLateAndToNobodyElse) {
+  const testing::TempDir temp;
+  const testing::TempDir latency;
+  Options options;
+  options.foreground.rate_least = 300.0 * 1024 * 1024;
+  const std::string folder = latency.file("latency");
+  ASSERT_EQ(::setenv("INFERCLUSTER_LATENCY_DIR", folder.c_str(), 1), 0);
+  Memory memory;
+  memory.add(whole("w", test::Dtype::f32, {3, 1024, 1024}), 1);
+  std::vector<SaveReport> reports;
+  const auto save = [&](std::uint64_t step) {
+    auto checkpointer = Checkpointer::open(temp.path().string(), options);
+    const auto saved = (*checkpointer)->save(step, memory.state(), {.wait = Wait::until_durable});
+    ASSERT_TRUE(saved.ok()) << saved.error().to_string();
+    reports.push_back((*saved)->report());
+    auto checkpoint = Checkpoint::open(io::system_files(), temp.path().string(), step);
+    Memory loaded;
+    loaded.add(whole("w", test::Dtype::f32, {3, 1024, 1024}), 0);
+    ASSERT_TRUE((*checkpoint)->restore(loaded.targets(), {}).ok());
+    EXPECT_EQ(loaded.difference(1), "");
+  };
+  {
+    RankProcess reader([&](const RankProcess::Say& say) {
+      auto publisher = io::LatencyPublisher::open(folder);
+      IC_ASSERT(publisher.ok());
+      say("open");
+      while (true) {  // until it is killed
+        const auto late = std::chrono::milliseconds(400);
+        IC_ASSERT((*publisher)->publish(steady_clock().now(), {late, std::chrono::milliseconds(2)}).ok());
+      }
+    });
+    ASSERT_EQ(reader.line(), "open");
+    const auto heard = io::make_node_signal(folder);
+    while (!heard->read(steady_clock().now())) continue;
+    save(1);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) std::filesystem::remove(entry.path());
+  save(2);
+  ::unsetenv("INFERCLUSTER_LATENCY_DIR");
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_GT(reports[0].requests_cut, 0U);
+  EXPECT_GT(reports[0].throttled_seconds, 0);
+  EXPECT_NEAR(reports[0].lowest_rate, 300.0 * 1024 * 1024, 1);
+  EXPECT_EQ(reports[1].requests_cut, 0U);
+  EXPECT_EQ(reports[1].throttled_seconds, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(State, JobTest, test::every_device(), test::device_name);

@@ -84,6 +84,9 @@ void Save::finish(const SaveReport& report, std::optional<Error> error) {
     error_ = std::move(error);
     report_.write_seconds = report.write_seconds;
     report_.durable_seconds = report.durable_seconds;
+    report_.throttled_seconds = report.throttled_seconds;
+    report_.lowest_rate = report.lowest_rate;
+    report_.requests_cut = report.requests_cut;
     report_.direct = report.direct;
     report_.layout = report.layout;
   }

@@ -34,6 +34,9 @@ struct SaveReport {
   double copy_seconds = 0;           // of it; of copies from devices that were only queued, what that took
   double write_seconds = 0;          // this rank's files, fsyncs included
   double durable_seconds = 0;        // from the call until the commit
+  double throttled_seconds = 0;      // that its threads gave way to foreground I/O, together
+  double lowest_rate = 0;            // bytes per second that this went down to, since the checkpointer opened; 0: not
+  std::uint64_t requests_cut = 0;    // to 1 MiB, for the same reason
   bool direct = false;               // the page cache was left out
   std::string layout;                // how this rank's segment lies on a parallel file system; empty: on no such one
   bool plan_reused = false;

@@ -81,10 +81,12 @@ class Runner {
 
   Result<Root> write_files() {
     PartReport report;
+    const io::DrainGovernor::Report before = drain_report();
     IC_TRY(manifest::IndexReference index,
            write_part(
                *shared_.calls, job_.begun, node(), *job_.layout, job_.references, job_.metadata,
                [this] { return next_window(); }, shared_.write, written_, report));
+    report_drain(before);
     job_.report.direct = report.direct;
     job_.report.layout = std::move(report.layout);
     index_ = std::move(report.index);
@@ -92,6 +94,16 @@ class Runner {
   }
 
   [[nodiscard]] std::uint64_t node() const { return static_cast<std::uint64_t>(shared_.rank); }
+
+  [[nodiscard]] io::DrainGovernor::Report drain_report() const {
+    return shared_.write.drain == nullptr ? io::DrainGovernor::Report{} : shared_.write.drain->report();
+  }
+  void report_drain(const io::DrainGovernor::Report& before) {
+    const io::DrainGovernor::Report now = drain_report();
+    job_.report.throttled_seconds = now.throttled_seconds - before.throttled_seconds;
+    job_.report.requests_cut = now.requests_cut - before.requests_cut;
+    job_.report.lowest_rate = now.lowest_rate;
+  }
 
   Result<std::optional<ImageWindow>> next_window() {
     IC_TRY(std::optional<ImageWindow> window, job_.image->pop());

@@ -83,14 +83,18 @@ class SegmentWrite {
 
   // `begin` counts from the window's.
   Status write(std::uint64_t begin, std::uint64_t length) {
-    wait_for_turn(length);
-    for (std::uint64_t at = begin; at < begin + length; at += kBlockBytes) {
-      const std::uint64_t block = (window_->begin + at) / kBlockBytes;
-      crcs_[block] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + length - at)));
+    while (length > 0 && !failed_) {
+      const std::uint64_t piece = wait_for_turn(length);
+      for (std::uint64_t at = begin; at < begin + piece; at += kBlockBytes) {
+        const std::uint64_t block = (window_->begin + at) / kBlockBytes;
+        crcs_[block] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + piece - at)));
+      }
+      // The tail is written whole; set_size cuts it.
+      IC_CHECK(write_range(begin, align_up(piece, kDirectAlignment)));
+      written_ += piece;
+      begin += piece;
+      length -= piece;
     }
-    // The tail is written whole; set_size cuts it.
-    IC_CHECK(write_range(begin, align_up(length, kDirectAlignment)));
-    written_ += length;
     return {};
   }
 
@@ -117,13 +121,20 @@ class SegmentWrite {
     return {};
   }
 
-  void wait_for_turn(std::uint64_t length) {
-    if (options_.governor == nullptr) return;
-    while (!failed_) {
+  // How much of `length` may be written now: whole blocks, or all.
+  std::uint64_t wait_for_turn(std::uint64_t length) {
+    while (options_.drain != nullptr && !failed_) {
+      const io::DrainGovernor::Turn turn = options_.drain->ask(length);
+      length = turn.request_bytes;
+      if (turn.wait == Clock::Duration::zero()) break;
+      std::this_thread::sleep_for(turn.wait);
+    }
+    while (options_.governor != nullptr && !failed_) {
       const auto wait = options_.governor->admit(options_.device, io::Priority::drain, length);
-      if (wait == Clock::Duration::zero()) return;
+      if (wait == Clock::Duration::zero()) break;
       std::this_thread::sleep_for(wait);
     }
+    return length;
   }
 
   io::FileCalls& calls_;

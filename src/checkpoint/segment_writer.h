@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "checkpoint/image_windows.h"
+#include "io/drain_governor.h"
 #include "io/files.h"
 #include "io/governor.h"
 #include "pfs/calls.h"
@@ -24,6 +25,7 @@ struct WriteOptions {
   unsigned threads = 2;                                  // requests at once
   io::Governor* governor = nullptr;                      // asked at priority `drain` before each request
   std::uint64_t device = 0;                              // for the governor
+  io::DrainGovernor* drain = nullptr;                    // gives way to foreground I/O; null: to nobody
   pfs::Calls* layouts = nullptr;                         // lays the file out at create; null: as it comes
   unsigned files_at_once = 1;                            // that all ranks write beside each other
 };

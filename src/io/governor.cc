@@ -135,7 +135,10 @@ struct Governor::Impl {
     device.adjusted = now;
     double slowdown = 1.0;
     for (const LatencyTrack& track : device.latencies) slowdown = std::max(slowdown, track.slowdown(now));
-    for (const auto& signal : signals) slowdown = std::max(slowdown, signal->slowdown());
+    for (const auto& signal : signals) {
+      if (const auto reading = signal->read(now))
+        slowdown = std::max(slowdown, kLate * seconds_of(reading->latency) / seconds_of(reading->target));
+    }
     if (slowdown > kLate) device.share = std::max(kShareLeast, device.share * kYield);
     if (slowdown < kOnTime) device.share = std::min(1.0, device.share + kRecover * periods);
   }

@@ -8,17 +8,9 @@
 
 #include "base/clock.h"
 #include "io/engine.h"
+#include "io/latency_signal.h"
 
 namespace infercluster::io {
-
-// Where the latency of someone else's foreground I/O can come from: another process, disk statistics, pressure-stall
-// information.
-class LatencySignal {
- public:
-  virtual ~LatencySignal() = default;
-  // 1.0: as when idle; 2.0: twice as slow.
-  [[nodiscard]] virtual double slowdown() = 0;
-};
 
 // Thread-safe. One per process, owned by api.
 class Governor {
@@ -35,6 +27,7 @@ class Governor {
   // taken from the bucket. The wait suffices, but for a class that is giving way to the foreground.
   [[nodiscard]] Clock::Duration admit(std::uint64_t device, Priority priority, std::uint64_t bytes);
   void foreground_latency(std::uint64_t device, Clock::Duration latency, std::uint64_t bytes);
+  // What is over its target counts as late.
   void add_signal(std::shared_ptr<LatencySignal> signal);
 
  private:

@@ -152,8 +152,8 @@ TEST_F(GovernorTest, LatenciesOfDifferentSizesAreNotCompared) {
 
 class ManualSignal final : public LatencySignal {
  public:
-  [[nodiscard]] double slowdown() override { return value; }
-  double value = 1.0;
+  std::optional<LatencyReading> read(Clock::TimePoint) override { return LatencyReading{latency, milliseconds(2)}; }
+  Clock::Duration latency = milliseconds(1);
 };
 
 TEST_F(GovernorTest, ASignalFromElsewhereCountsLikeOwnLatency) {
@@ -161,9 +161,9 @@ TEST_F(GovernorTest, ASignalFromElsewhereCountsLikeOwnLatency) {
   const auto signal = std::make_shared<ManualSignal>();
   governor.add_signal(signal);
   EXPECT_GE(run(governor, Priority::fill, kMiB / 4, seconds(1)), 95 * kMiB);
-  signal->value = 3.0;
+  signal->latency = milliseconds(4);
   EXPECT_LE(run(governor, Priority::fill, kMiB / 4, seconds(1)), 40 * kMiB);
-  signal->value = 1.0;
+  signal->latency = milliseconds(1);
   run(governor, Priority::fill, kMiB / 4, seconds(1));
   EXPECT_GE(run(governor, Priority::fill, kMiB / 4, seconds(1)), 95 * kMiB);
 }

@@ -174,7 +174,7 @@ def drop_page_cache(folder: pathlib.Path) -> None:
 
 def reshard(folder: pathlib.Path, size: int, rounds: int, common: dict) -> list[dict]:
     """A state that 4 ranks saved, loaded by 3, cold, beside a plain cold load of as many bytes."""
-    place, plain = folder / "reshard", folder / "plain"
+    place, plain = folder / "reshard", folder / f"plain-{size}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
 

@@ -217,7 +217,7 @@ void bind_checkpointer(nb::module_& module) {
              nb::arg("write_seconds"));
 }
 
-std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::uint64_t step) {
+std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::optional<std::uint64_t> step) {
   const std::string path = path_of(root);
   return unwrap(without_gil([&] { return checkpoint::open_at(path, step); }));
 }

@@ -194,7 +194,8 @@ class Checkpoint:
 
     def restore(self, tensors: Tensors) -> LoadReport: ...
 
-def open_checkpoint(root: bytes, step: int) -> Checkpoint: ...
+def open_checkpoint(root: bytes, step: int | None) -> Checkpoint:
+    """None: the latest. `root` may be the directory of one checkpoint."""
 def open_checkpoint_in(directory: bytes) -> Checkpoint: ...
 
 _Ticket = tuple[int, str]  # epoch, id of the save

@@ -22,7 +22,7 @@ namespace infercluster::checkpoint {
 
 struct WriteOptions {
   std::uint64_t request_bytes = std::uint64_t{8} << 20;  // 8 to 16 MiB; a multiple of 64 KiB
-  unsigned threads = 2;                                  // requests at once
+  unsigned threads = 4;                                  // requests at once
   io::Governor* governor = nullptr;                      // asked at priority `drain` before each request
   std::uint64_t device = 0;                              // for the governor
   io::DrainGovernor* drain = nullptr;                    // gives way to foreground I/O; null: to nobody

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "cli/checkpoint.h"
+#include "cli/python_tool.h"
 
 namespace infercluster::cli {
 namespace {
@@ -36,6 +37,20 @@ Result<checkpoint::ExportReport> export_hf(const Settings& settings) {
   return checkpoint::export_to(*saved, tensors, settings.destination, options);
 }
 
+// dcp and torch: all of the state, plain values too.
+int export_by_torch(const Settings& settings) {
+  if (!settings.selection.patterns.empty() || !settings.selection.prefix.empty() || settings.shard_bytes ||
+      settings.memory || settings.merge) {
+    return fail(settings.common, Error(ErrorCode::invalid_argument,
+                                       "--only, --prefix, --shard-bytes, --memory and --merge are for "
+                                       "--format hf; " +
+                                           settings.format + " takes the whole state"));
+  }
+  std::vector<std::string> words{"export", settings.format, settings.root, settings.destination};
+  if (settings.step) words.insert(words.end(), {"--step", std::to_string(*settings.step)});
+  return become_python_tool(settings.common, words);
+}
+
 nlohmann::ordered_json to_json(const checkpoint::ExportReport& report, double seconds) {
   nlohmann::ordered_json json;
   json["tensors"] = report.tensors;
@@ -53,6 +68,7 @@ nlohmann::ordered_json to_json(const checkpoint::ExportReport& report, double se
 }
 
 int run(const Settings& settings) {
+  if (settings.format != "hf") return export_by_torch(settings);
   const Clock::TimePoint start = steady_clock().now();
   const auto report = export_hf(settings);
   if (!report.ok()) return fail(settings.common, report.error());
@@ -76,12 +92,18 @@ void add_checkpoint_export(CLI::App& group, Action& action) {
   CLI::App* const command =
       group.add_subcommand("export", "Write a checkpoint in a stock format, whole tensors whatever ranks saved it");
   add_root(*command, settings->root);
-  command->add_option("DEST", settings->destination, "Where to: a directory that is not there yet, or empty")
+  command
+      ->add_option("DEST", settings->destination,
+                   "Where to: a directory that is not there yet, or empty (torch: a file)")
       ->required()
       ->type_name("");
-  command->add_option("--format", settings->format, "hf: safetensors with an index, as Hugging Face repositories are")
+  command
+      ->add_option("--format", settings->format,
+                   "hf: safetensors with an index, as Hugging Face repositories are; dcp: a directory of "
+                   "torch.distributed.checkpoint; torch: a file of torch.save (these two need Python with torch, and "
+                   "memory for the whole state)")
       ->required()
-      ->check(CLI::IsMember({"hf"}));
+      ->check(CLI::IsMember({"hf", "dcp", "torch"}));
   add_step(*command, settings->step, "Which step (the latest)");
   command
       ->add_option("--only", settings->selection.patterns, "Only tensors of these names, or that match these patterns")

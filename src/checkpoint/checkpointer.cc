@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "checkpoint/agreement.h"
+#include "checkpoint/checkpointer_impl.h"
 #include "checkpoint/drain.h"
 #include "checkpoint/live_copy.h"
 #include "checkpoint/names.h"
@@ -45,65 +46,6 @@ bool has_generations(const manifest::Index& index) {
 }
 
 }  // namespace
-
-struct Checkpointer::Impl {
-  Impl(std::uint64_t arena_bytes, int rank) : arenas(arena_bytes), participant_(static_cast<std::uint64_t>(rank)) {
-    shared.rank = rank;
-  }
-  ~Impl() { stop(); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  Result<std::shared_ptr<const Save>> save(std::uint64_t step, const State& state, const SaveOptions& options);
-  void wait_idle();
-  Result<std::optional<std::uint64_t>> agree_on_latest();
-  Status conclude(const Status& own);
-  void cancel();
-  Status prepare(std::uint64_t bytes, int device);
-
-  Shared shared;
-  std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
-  std::unique_ptr<io::Governor> governor;     // where there is a rate to keep
-  std::unique_ptr<io::DrainGovernor> drain;   // where there are signals
-  SnapshotArenas arenas;
-
- private:
-  Result<std::shared_ptr<exchange::Exchange>> next_exchange();
-  Result<std::shared_ptr<const Save>> start(SaveJob& job, const State& state, const SaveOptions& options);
-  Status agree(SaveJob& job, const State& state, const SaveOptions& options);
-  template <typename Decide>
-  Result<Answer> ask(SaveJob& job, std::string_view tag, const std::string& bytes, const Decide& decide,
-                     exchange::Deadline deadline);
-  Status plan(SaveJob& job, const Answer& answer, const State& state);
-  std::shared_ptr<const DurablePart> earlier();
-  void enqueue(SaveJob job);
-  void work();
-  void stop();
-  void wait_for_step(std::uint64_t step);
-
-  // The thread that saves.
-  std::uint64_t saves_ = 0;
-  Coordinator coordinator_;  // of use on rank 0
-  Participant participant_;
-  bool swept_ = false;
-
-  std::mutex waiting_mutex_;
-  std::weak_ptr<exchange::Exchange> waiting_;  // of the call of that thread; guarded by waiting_mutex_
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<SaveJob> queue_;          // guarded by mutex_
-  std::multiset<std::uint64_t> busy_;  // steps on their way; guarded by mutex_
-  bool stopping_ = false;              // guarded by mutex_
-  std::uint64_t told_ = 0;             // saves up to this number need not be told of; guarded by mutex_
-  std::uint64_t failed_number_ = 0;    // guarded by mutex_
-  std::optional<Error> failure_;       // of failed_number_; guarded by mutex_
-  // Of the save that was enqueued last, once it is durable. So what is referred to is there until the links to it are:
-  // rank 0 removes no checkpoint that the newest one does not outlive, and that is it. Guarded by mutex_
-  std::shared_ptr<const DurablePart> earlier_;
-  std::uint64_t enqueued_ = 0;  // number of that save; guarded by mutex_
-  std::thread worker_;
-};
 
 Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step, const State& state,
                                                              const SaveOptions& options) {

@@ -26,6 +26,10 @@ namespace infercluster::testing {
 class PowerCutFiles final : public io::FileCalls {
  public:
   enum class Keep : std::uint8_t { nothing, everything, some };  // of what was not synced
+  // The first attempt keeps nothing, the second everything, each later one something else by its seed.
+  static Keep keep_of(std::uint64_t attempt) {
+    return attempt == 0 ? Keep::nothing : attempt == 1 ? Keep::everything : Keep::some;
+  }
 
   explicit PowerCutFiles(io::FileCalls& inner = io::system_files()) : inner_(inner) {}
 

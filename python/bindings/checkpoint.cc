@@ -45,14 +45,6 @@ using Checkpointer = Running<Owner>;
 using Numbers = std::vector<std::uint64_t>;
 using Saved = std::shared_ptr<checkpoint::Save>;
 
-std::string path_of(const nb::bytes& path) {
-  return {static_cast<const char*>(path.data()), path.size()};
-}
-
-std::chrono::nanoseconds in_nanoseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 nb::str as_text(std::string_view text) {
   return nb::str(text.data(), text.size());
 }
@@ -98,7 +90,7 @@ checkpoint::State state_of(const Tensors& tensors, manifest::Metadata metadata) 
 Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std::uint64_t keep,
                   std::uint64_t keep_every, std::uint64_t arena_bytes, std::uint64_t max_write_rate,
                   double call_seconds, double write_seconds) {
-  const std::string path = path_of(root);
+  const std::string path = string_of(root);
   auto owner = std::make_unique<Owner>();
   checkpoint::Options options;
   options.retention = {.keep = keep, .keep_every = keep_every};
@@ -218,12 +210,12 @@ void bind_checkpointer(nb::module_& module) {
 }
 
 std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::optional<std::uint64_t> step) {
-  const std::string path = path_of(root);
+  const std::string path = string_of(root);
   return unwrap(without_gil([&] { return checkpoint::open_at(path, step); }));
 }
 
 std::shared_ptr<Checkpoint> open_in(const nb::bytes& directory) {
-  const std::string path = path_of(directory);
+  const std::string path = string_of(directory);
   return unwrap(without_gil([&]() -> Result<std::unique_ptr<Checkpoint>> {
     io::FileCalls& calls = io::system_files();
     IC_TRY(const io::Directory opened, calls.open_directory(path));
@@ -312,7 +304,7 @@ PartSaver make_part_saver(std::uint64_t buffer_bytes, double visible_seconds) {
 
 Ticket begin_part(const PartSaver& self, const nb::bytes& directory, bool replace) {
   const auto saver = self.get();
-  const std::string path = path_of(directory);
+  const std::string path = string_of(directory);
   const auto exists = replace ? checkpoint::Exists::replace : checkpoint::Exists::error;
   const checkpoint::SaveTicket ticket = unwrap(without_gil([&] { return saver->begin(path, exists); }));
   return {ticket.epoch, ticket.save_id};
@@ -322,7 +314,7 @@ std::tuple<Part, std::uint64_t, bool> write_part(const PartSaver& self, const nb
                                                  const Ticket& ticket, std::uint64_t node, std::uint64_t world,
                                                  const Tensors& tensors, manifest::Metadata metadata) {
   const auto saver = self.get();
-  const std::string path = path_of(directory);
+  const std::string path = string_of(directory);
   const checkpoint::State state = state_of(tensors, std::move(metadata));
   const checkpoint::SavedPart part =
       unwrap(without_gil([&] { return saver->write(path, ticket_of(ticket), node, world, state); }));
@@ -332,7 +324,7 @@ std::tuple<Part, std::uint64_t, bool> write_part(const PartSaver& self, const nb
 void commit_parts(const PartSaver& self, const nb::bytes& directory, const Ticket& ticket, std::uint64_t world,
                   const std::vector<Part>& parts, const Tensors& held) {
   const auto saver = self.get();
-  const std::string path = path_of(directory);
+  const std::string path = string_of(directory);
   std::vector<manifest::IndexReference> indexes;
   for (const auto& [name, bytes, crc32c] : parts) indexes.push_back({name, bytes, crc32c});
   unwrap(without_gil([&] { return saver->commit(path, ticket_of(ticket), world, std::move(indexes), held.pieces); }));
@@ -340,7 +332,7 @@ void commit_parts(const PartSaver& self, const nb::bytes& directory, const Ticke
 
 void discard_part(const PartSaver& self, const nb::bytes& directory, const Ticket& ticket) {
   const auto saver = self.get();
-  const std::string path = path_of(directory);
+  const std::string path = string_of(directory);
   unwrap(without_gil([&] { return saver->discard(path, ticket_of(ticket)); }));
 }
 

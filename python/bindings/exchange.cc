@@ -23,8 +23,7 @@ namespace infercluster::python {
 namespace {
 
 exchange::Deadline deadline_after(double seconds) {
-  return exchange::deadline_in(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+  return exchange::deadline_in(in_nanoseconds(seconds));
 }
 
 nb::bytes as_bytes(const std::string& text) {
@@ -32,8 +31,7 @@ nb::bytes as_bytes(const std::string& text) {
 }
 
 std::string as_string(nb::handle object) {
-  const auto bytes = nb::cast<nb::bytes>(object);
-  return {static_cast<const char*>(bytes.data()), bytes.size()};
+  return string_of(nb::cast<nb::bytes>(object));
 }
 
 // A Python object that threads of the core hold and call: they take the GIL for it.
@@ -85,7 +83,7 @@ exchange::StoreCallbacks callbacks_of(const PythonStore& store) {
 }
 
 Ranks in_directory(const nb::bytes& directory, const std::string& name, int rank, int world, double seconds) {
-  const std::string path = as_string(directory);
+  const std::string path = string_of(directory);
   const exchange::Deadline deadline = deadline_after(seconds);
   return {unwrap(without_gil([&] { return exchange::open_in_directory(path, name, {rank, world}, deadline); }))};
 }

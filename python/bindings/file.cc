@@ -28,7 +28,7 @@ struct File {
 };
 
 File open_file(nb::bytes name) {
-  std::string path(static_cast<const char*>(name.data()), name.size());
+  std::string path = string_of(name);
   Fd fd = unwrap(without_gil([&] { return os::open_for_reading(path); }));
   return {std::move(fd), std::move(path)};
 }

@@ -28,10 +28,6 @@ namespace nb = nanobind;
 namespace infercluster::python {
 namespace {
 
-std::chrono::nanoseconds in_nanoseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 using Job = Running<load::Job>;
 using Stream = Running<load::Stream>;
 

@@ -28,7 +28,7 @@ namespace {
 using Identity = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::int64_t, std::int64_t>;
 
 Repository open_source(nb::bytes source, std::string revision) {
-  const std::string path(static_cast<const char*>(source.data()), source.size());
+  const std::string path = string_of(source);
   OpenOptions options;
   options.revision = std::move(revision);
   return {unwrap(without_gil([&] { return open(path, options); }))};

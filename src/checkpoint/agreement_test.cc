@@ -14,6 +14,7 @@ namespace {
 
 using test::Dtype;
 using test::Memory;
+using test::memory_of;
 using test::Shape;
 using test::whole;
 
@@ -39,12 +40,6 @@ Pieces pieces_of(std::uint64_t rank) {
           placed(layer + "none", {0, 4}, mesh, {{0, 0}}, rank),
           placed("embedding", {33, 4}, mesh, {{0, 0}, {1, 1}}, rank),
           whole(layer + "step", Dtype::i64, {})};
-}
-
-Memory memory_of(const Pieces& pieces, std::uint64_t seed) {
-  Memory memory;
-  for (const Piece& piece : pieces) memory.add(piece, seed);
-  return memory;
 }
 
 class AgreementTest : public ::testing::Test {

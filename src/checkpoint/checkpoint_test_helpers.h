@@ -173,4 +173,10 @@ inline Piece shard(const std::string& name, Dtype dtype, const Shape& shape, std
   return piece;
 }
 
+inline Memory memory_of(const std::vector<Piece>& pieces, std::uint64_t seed) {
+  Memory memory;
+  for (const Piece& piece : pieces) memory.add(piece, seed);
+  return memory;
+}
+
 }  // namespace infercluster::checkpoint::test

@@ -2,8 +2,6 @@
 #include "checkpoint/checkpointer.h"
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>

@@ -53,9 +53,7 @@ TEST_P(ExportPowerCut, WhatHasItsFinalNameIsWhole) {
   ASSERT_GT(count, 20U);
   for (std::size_t cut = 0; cut <= count; ++cut) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
-      const auto keep = seed == 0   ? PowerCutFiles::Keep::nothing
-                        : seed == 1 ? PowerCutFiles::Keep::everything
-                                    : PowerCutFiles::Keep::some;
+      const auto keep = PowerCutFiles::keep_of(seed);
       const testing::TempDir disk;
       files.lay_out(cut, keep, cut * 1000 + seed, disk.path());
       SCOPED_TRACE("power cut after operation " + std::to_string(cut) + " of " + std::to_string(count));

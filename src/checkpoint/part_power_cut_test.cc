@@ -99,9 +99,7 @@ TEST(PartPowerCut, AfterAnyOperationLeavesTheOldOrTheNew) {
     const auto expected = static_cast<std::uint64_t>(
         std::count_if(durable.begin(), durable.end(), [cut](std::size_t after) { return after <= cut; }));
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-      const auto keep = seed == 0   ? PowerCutFiles::Keep::nothing
-                        : seed == 1 ? PowerCutFiles::Keep::everything
-                                    : PowerCutFiles::Keep::some;
+      const auto keep = PowerCutFiles::keep_of(seed);
       const testing::TempDir disk;
       files.lay_out(cut, keep, cut * 1000 + seed, disk.path());
       SCOPED_TRACE("power cut after operation " + std::to_string(cut) + " of " + std::to_string(count));

@@ -20,6 +20,7 @@ namespace {
 
 using test::Dtype;
 using test::Memory;
+using test::memory_of;
 using test::shard;
 using test::whole;
 using testing::FaultFiles;
@@ -31,12 +32,6 @@ Pieces pieces_of(std::uint64_t rank) {
   Pieces pieces{shard("rows", Dtype::f32, {10, 70}, 0, rank, kWorld), shard("few", Dtype::u8, {2, 3}, 0, rank, kWorld)};
   if (rank == 0) pieces.push_back(whole("scalar", Dtype::i64, {}));
   return pieces;
-}
-
-Memory memory_of(const Pieces& pieces, std::uint64_t seed) {
-  Memory memory;
-  for (const Piece& piece : pieces) memory.add(piece, seed);
-  return memory;
 }
 
 class PartSaverTest : public ::testing::Test {

@@ -127,9 +127,7 @@ void PowerCut::cut_after_any_operation(int world) {
   }
   for (std::size_t cut = 0; cut <= count; ++cut) {
     for (std::uint64_t seed = 0; seed < kSeeds + 2; ++seed) {
-      const auto keep = seed == 0   ? PowerCutFiles::Keep::nothing
-                        : seed == 1 ? PowerCutFiles::Keep::everything
-                                    : PowerCutFiles::Keep::some;
+      const auto keep = PowerCutFiles::keep_of(seed);
       const testing::TempDir disk;
       files.lay_out(cut, keep, cut * 1000 + seed, disk.path());
       SCOPED_TRACE("power cut after operation " + std::to_string(cut) + " of " + std::to_string(count) + ", seed " +

@@ -303,9 +303,7 @@ TEST_F(ReferencesTest, ACutOfThePowerLeavesWholeCheckpointsAlone) {
   }
   for (std::size_t cut = 0; cut <= files.operations(); ++cut) {
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
-      const auto keep = seed == 0   ? PowerCutFiles::Keep::nothing
-                        : seed == 1 ? PowerCutFiles::Keep::everything
-                                    : PowerCutFiles::Keep::some;
+      const auto keep = PowerCutFiles::keep_of(seed);
       const testing::TempDir disk;
       files.lay_out(cut, keep, cut * 10 + seed, disk.path());
       SCOPED_TRACE("cut after " + std::to_string(cut) + ", seed " + std::to_string(seed));

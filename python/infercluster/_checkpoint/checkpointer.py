@@ -15,8 +15,9 @@ from .._errors import TensorNotFoundError
 from . import exit as process_exit
 from . import ranks, tensors
 from .interrupt import in_thread
-from .restore import Restore, _listed
+from .restore import Restore
 from .tree import TREE_KEY, Flat
+from .values import listed
 
 if TYPE_CHECKING:
     from .._types import LoadReport, SaveReport
@@ -257,7 +258,7 @@ class Checkpointer:
             unexpected = restore.unexpected()
             if unexpected:
                 raise TensorNotFoundError(
-                    f"{checkpoint.path} has more than there is a place for: {_listed(unexpected)}. To leave it, ask for"
+                    f"{checkpoint.path} has more than there is a place for: {listed(unexpected)}. To leave it, ask for"
                     " strict=False, or name what you want with only="
                 )
         self._last_load = in_thread(restore.read)

@@ -13,18 +13,10 @@ from .. import _core
 from .._errors import TensorNotFoundError
 from . import tensors, values
 from .tree import ABSENT, TENSOR, TREE_KEY, Flat, Stored, has_state
-from .values import name_of
+from .values import listed, name_of
 
 if TYPE_CHECKING:
     from .._types import LoadReport
-
-_NAMED_MAX = 20  # in one message
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = sorted(names)
-    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
-    return ", ".join(found[:_NAMED_MAX]) + more
 
 
 @dataclass
@@ -83,12 +75,12 @@ class Restore:
         self._collect(into, ())
         if self._missing and self._strict:
             raise TensorNotFoundError(
-                f"{self._checkpoint.path} does not have: {_listed(self._missing)}. To load what it has, ask for"
+                f"{self._checkpoint.path} does not have: {listed(self._missing)}. To load what it has, ask for"
                 " strict=False, or name what you want with only="
             )
         if self._different:
             hint = "" if self._cast else ". Nothing is converted unasked; dtypes are with cast=True"
-            raise ValueError(f"{self._checkpoint.path}: what was saved differs: {_listed(self._different)}{hint}")
+            raise ValueError(f"{self._checkpoint.path}: what was saved differs: {listed(self._different)}{hint}")
 
     def unexpected(self) -> list[str]:
         """Names of the checkpoint that `into` has no place for."""

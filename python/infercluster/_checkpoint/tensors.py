@@ -100,7 +100,8 @@ def _dtype_of(name: str, tensor: Any) -> str:
     return found
 
 
-def _refuse_odd(name: str, tensor: Any) -> None:
+def refuse_odd(name: str, tensor: Any) -> None:
+    """Of a tensor of torch: refuses, by name, what has no values that could be saved."""
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided:
         raise TypeError(f'"{name}" is a tensor of layout {tensor.layout}; save its dense form or its parts')
@@ -177,10 +178,10 @@ def describe(name: str, tensor: Any) -> Described:
         parts = []
         for offsets, lengths, local in _chunks_of_dtensor(name, tensor):
             if local is not None:
-                _refuse_odd(name, local)
+                refuse_odd(name, local)
             parts.append(HeldBox(_elements(dtype, offsets), _elements(dtype, lengths), local))
         return Described(dtype, shape, parts, _sharding_of(tensor) if dtype != "F4" else None)
-    _refuse_odd(name, tensor)
+    refuse_odd(name, tensor)
     return Described(dtype, shape, [HeldBox((0,) * len(shape), shape, tensor.detach())])
 
 

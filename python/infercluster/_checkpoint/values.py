@@ -12,11 +12,12 @@ import base64
 import collections
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Json = Any
 
+_NAMED_MAX = 20  # in one message
 _SAFE_INTEGER = 2**53  # beyond it other readers of JSON round
 
 
@@ -121,6 +122,13 @@ def no_leaf(value: Any, path: tuple[Any, ...]) -> Json | None:
 def name_of(path: tuple[Any, ...]) -> str:
     """The name of what is at this path of keys: "model.layers.0.weight"."""
     return ".".join(str(key) for key in path)
+
+
+def listed(names: Iterable[str]) -> str:
+    """For a message: in order, and how many there are beyond the first."""
+    found = sorted(names)
+    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    return ", ".join(found[:_NAMED_MAX]) + more
 
 
 def _numpy_scalar(parts: list[str]) -> Any:

@@ -67,23 +67,3 @@ def dtype_of(stored: str, viewed: str | None) -> torch.dtype:
     dtype = getattr(torch, viewed) if viewed is not None else _dtypes.torch_dtype(stored)
     assert isinstance(dtype, torch.dtype)
     return dtype
-
-
-def check(name: str, tensor: torch.Tensor) -> None:
-    """Refuses, by name, what has no values that could be saved."""
-    if tensor.layout != torch.strided:
-        raise TypeError(f'"{name}" is a tensor of layout {tensor.layout}; save its dense form or its parts')
-    if tensor.is_quantized:
-        raise TypeError(f'"{name}" is a quantized tensor; save its int_repr(), scale and zero point')
-    if tensor.device.type == "meta":
-        raise TypeError(f'"{name}" is on the meta device and has no values; give it memory first')
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the core can copy from and to it as it is: on the host, and with nothing left to compute."""
-    return tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
-
-
-def strides_of(tensor: torch.Tensor) -> list[int]:
-    """Bytes; empty: row-major without gaps."""
-    return [] if tensor.is_contiguous() else [stride * tensor.element_size() for stride in tensor.stride()]

@@ -20,13 +20,14 @@ from torch.futures import Future
 
 from .. import _core
 from .._checkpoint.interrupt import in_thread
+from .._checkpoint.tensors import is_plain_memory, strides_of
+from .._checkpoint.values import listed
 from .._environment import switched_on
 from . import _metadata
-from ._form import form_of, is_plain, strides_of
+from ._form import form_of
 from ._writer import is_local
 
 _ASIDE_BYTES = 1 << 30  # of host memory at once, for what cannot be read into its place
-_NAMED_MAX = 20  # in one message
 
 
 class Reader(StorageReader):
@@ -131,10 +132,9 @@ class Reader(StorageReader):
                     f" {list(target.item.lengths)}"
                 )
         if different:
-            named = ", ".join(f"{name} ({what})" for name, what in sorted(different.items())[:_NAMED_MAX])
-            more = f" and {len(different) - _NAMED_MAX} more" if len(different) > _NAMED_MAX else ""
+            named = listed(f"{name} ({what})" for name, what in different.items())
             raise ValueError(
-                f"{self.path}: the dtype differs: {named}{more}. Nothing is converted unasked: load into the saved dtype, or"
+                f"{self.path}: the dtype differs: {named}. Nothing is converted unasked: load into the saved dtype, or"
                 " take infercluster.dcp.Reader(cast=True) or INFERCLUSTER_DCP_CAST=1"
             )
 
@@ -203,7 +203,7 @@ class _Batch:
         saved = stored.dtype(name)
         form = form_of(name, saved)
         tensor = target.tensor
-        into = tensor if tensor.dtype == saved and is_plain(tensor) else torch.empty(tensor.shape, dtype=saved)
+        into = tensor if tensor.dtype == saved and is_plain_memory(tensor, form.dtype) else torch.empty(tensor.shape, dtype=saved)
         if into is not tensor:
             self._aside.append((into, tensor))
             self.aside_bytes += into.nbytes

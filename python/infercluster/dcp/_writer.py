@@ -20,8 +20,9 @@ from torch.futures import Future
 
 from .. import _core, _log
 from .._checkpoint.interrupt import in_thread
+from .._checkpoint.tensors import is_plain_memory, refuse_odd, strides_of
 from . import _metadata, _process, _tickets
-from ._form import check, form_of, is_plain, strides_of
+from ._form import form_of
 
 _STOCK_DATA = re.compile(r"__\d+_\d+\.distcp")
 
@@ -188,7 +189,7 @@ class _Part:
     def _add_tensor(self, item: WriteItem, tensor: torch.Tensor) -> None:
         name, data = item.index.fqn, item.tensor_data
         assert data is not None and data.chunk is not None
-        check(name, tensor)
+        refuse_odd(name, tensor)
         if tensor.dtype != data.properties.dtype or tensor.numel() != data.chunk.sizes.numel():
             raise ValueError(
                 f'"{name}": the plan says {data.properties.dtype} {list(data.chunk.sizes)}, and the planner gave'
@@ -197,9 +198,9 @@ class _Part:
         self.results.append(WriteResult(item.index, tensor.nbytes, None))
         if tensor.numel() == 0 and data.size.numel() > 0:
             return  # a rank without rows: nothing of it, wherever it begins
-        if not is_plain(tensor):
-            tensor = tensor.cpu().resolve_conj().resolve_neg()
         form = form_of(name, tensor.dtype)
+        if not is_plain_memory(tensor, form.dtype):
+            tensor = tensor.cpu().resolve_conj().resolve_neg()
         if form.viewed is not None:
             tensor = form.view(tensor if tensor.is_contiguous() else tensor.contiguous())
         self._kept.append(tensor)

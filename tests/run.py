@@ -107,23 +107,51 @@ def build(preset: str, *targets: str) -> Count | None:
     return Count(failed=1)
 
 
-def release() -> Count:
-    broken = build("release")
-    if broken:
-        return broken
+def tests_of_release() -> Count:
     total = ctest(ROOT / "build" / "release")
     junit = ROOT / "build" / "pytest.xml"
     total.add(suite("pytest", [sys.executable, "-m", "pytest", "-q", "-rs", "tests", f"--junitxml={junit}"], junit))
     return total
 
 
-def sanitized() -> Count:
-    broken = build("asan-ubsan", *(target for _, targets, _ in SANITIZED for target in targets))
+class QuietBuild:
+    """A build beside the tests of another one: it takes only what processor time these leave, and is silent unless it fails."""
+
+    def __init__(self, preset: str, targets: list[str]) -> None:
+        self._preset = preset
+        self._log = ROOT / "build" / f"build-{preset}.log"
+        command = ["nice", "-n", "19", "tools/build.sh", preset, *targets]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def failure(self) -> Count | None:
+        """Waits for its end. None when it built; else the failure to count."""
+        if self._process.wait() == 0:
+            return None
+        print(self._log.read_text(errors="replace"))
+        print(f"{self._preset}: the build failed")
+        return Count(failed=1)
+
+
+def sanitized(built: QuietBuild) -> Count:
+    broken = built.failure()
     if broken:
         return broken
     total = Count()
     for folder, _, pattern in SANITIZED:
         total.add(ctest(ROOT / "build" / "asan-ubsan" / folder, pattern))
+    return total
+
+
+def everyday(sanitizers: bool) -> Count:
+    """The release build's tests; meanwhile the sanitizers' build, and then its tests."""
+    broken = build("release")
+    if broken:
+        return broken
+    beside = QuietBuild("asan-ubsan", [target for _, targets, _ in SANITIZED for target in targets]) if sanitizers else None
+    total = tests_of_release()
+    if beside:
+        total.add(sanitized(beside))
     return total
 
 
@@ -143,9 +171,7 @@ def main() -> int:
         total.add(whole("asan-ubsan"))
         total.add(whole("tsan"))
     else:
-        total.add(release())
-        if not arguments.no_sanitizers:
-            total.add(sanitized())
+        total.add(everyday(sanitizers=not arguments.no_sanitizers))
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed else 0
 

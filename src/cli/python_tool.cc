@@ -17,7 +17,8 @@ constexpr const char* kProgram =
     "try:\n"
     "    from infercluster._checkpoint import convert\n"
     "except ImportError as error:\n"
-    "    sys.exit(f'infercluster: error: this needs Python with the packages infercluster and torch: {error}. Install them, "
+    "    sys.exit(f'infercluster: error: this needs Python with the packages infercluster and torch: {error}. Install "
+    "them, "
     "or'\n"
     "             ' set INFERCLUSTER_PYTHON to an interpreter that has them')\n"
     "sys.exit(convert.main(sys.argv[1:]))\n";

@@ -152,9 +152,52 @@ MANIFESTS = {
 }
 
 
+def pdu(kind: int, body: bytes, data: bytes = b"", header_digest: bool = False, data_digest: bool = False, flags: int = 0) -> bytes:
+    """One PDU of NVMe/TCP, with the digests that it should bear."""
+    begin = 8 + len(body) + 4 * header_digest
+    length = begin + len(data) + 4 * (data_digest and bool(data))
+    flags |= header_digest | (data_digest and bool(data)) << 1
+    header = struct.pack("<BBBBI", kind, flags, 8 + len(body), begin if data else 0, length) + body
+    out = header + (struct.pack("<I", crc32c(header)) if header_digest else b"") + data
+    return out + (struct.pack("<I", crc32c(data)) if data_digest and data else b"")
+
+
+def command(opcode: int, nsid: int = 0, length: int = 0, *dwords: int) -> bytes:
+    """A submission queue entry whose data goes to the host's memory."""
+    sgl = struct.pack("<QI3xB", 0, length, 0x5A)
+    return struct.pack("<BBHI16x", opcode, 0x40, 7, nsid) + sgl + struct.pack("<6I", *(list(dwords) + [0] * 6)[:6])
+
+
+def initialize(digests: int) -> bytes:
+    return struct.pack("<HBBI112x", 0, 0, digests, 0)
+
+
+# In front of each: the side that reads, the digests, and the size of the pieces (see pdu_fuzz.cc).
+ENABLE = pdu(4, command(0x7F, 0, 0, 0, 0x14, 0x460001))
+PDUS = {
+    "host_up": b"\xf8" + pdu(0, initialize(0)) + ENABLE + pdu(4, command(0x06, 0, 4096, 1)) + pdu(4, command(0x06, 1, 4096, 3)) +
+               pdu(4, command(0x02, 1, 8192, 5, 0, 1)) + pdu(4, command(0x09, 0, 0, 7, 0x30003)),
+    "host_log": b"\xf8" + pdu(0, initialize(0)) + ENABLE + pdu(4, command(0x02, 0, 2048, 0x01FF0070)) + pdu(4, command(0x02, 0, 512, 0x007F0002)),
+    "host_digests": b"\x0e" + pdu(0, initialize(3)) + pdu(4, command(0x7F, 1, 1024), b"c" * 1024, True, True) +
+                    pdu(6, struct.pack("<HHII4x", 7, 1, 0, 100), b"d" * 100, True, True, 4),
+    "target_digests": b"\x0f" + pdu(1, initialize(3)) + pdu(7, struct.pack("<HHII4x", 7, 0, 0, 64), b"d" * 64, True, True, 12) +
+                      pdu(5, struct.pack("<QHHHH", 0, 1, 0, 7, 0), b"", True) + pdu(9, struct.pack("<HHII4x", 7, 1, 0, 64), b"", True),
+    "terminate": b"\x01" + pdu(3, struct.pack("<HI10x", 1, 4)) + b"x" * 20,
+    "wrong_digest": b"\x02" + pdu(0, initialize(1)) + pdu(4, command(0x18), b"", True)[:-1] + b"!",
+}
+ENTRY = struct.pack("<BBBBHHHI18x", 3, 1, 2, 4, 1, 0xFFFF, 32, 0) + b"4420".ljust(224) + b"nqn.2026-01.io.test:a".ljust(256, b"\0") + \
+    b"127.0.0.1".ljust(512)
+IDENTITIES = {
+    "discovery": struct.pack("<QQH1006x", 7, 2, 0) + ENTRY + ENTRY,
+    "discovery_short": struct.pack("<QQH1006x", 7, 3, 0) + ENTRY,
+    "descriptors": struct.pack("<BBxx8s", 1, 8, b"eui64   ") + struct.pack("<BBxx16s", 3, 16, b"uuiduuiduuiduuid"),
+    "namespaces": struct.pack("<4I", 1, 2, 3, 0),
+}
+
+
 def main() -> None:
     for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS),
-                          ("manifest", MANIFESTS)):
+                          ("manifest", MANIFESTS), ("pdu", PDUS), ("identify", IDENTITIES)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():

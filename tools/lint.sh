@@ -9,6 +9,7 @@ clang-format --dry-run -Werror "${sources[@]}"
 echo "lint: clang-format: ${#sources[@]} files"
 
 # clang reads clang's own command lines: those of the fuzz preset with the tests added, without sanitizers.
+mkdir -p build
 cmake --preset dev -B build/lint -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DPython_EXECUTABLE="$PWD/.venv/bin/python" \
   >build/configure-lint.log 2>&1 || { cat build/configure-lint.log >&2; exit 1; }
 mapfile -t units < <(git ls-files 'src/*.cc' 'bench/*.cc' 'fuzz/*.cc' | grep -E "${CLANG_TIDY_FILES:-.}")

@@ -206,10 +206,14 @@ TEST_F(StridedState, IsSavedInWavesAndComesBackIntoOtherStrides) {
   Random random(seed);
   std::vector<Strided> sources;
   State state;
-  for (int i = 0; i < 40; ++i) sources.push_back(any_strided(random, "t" + std::to_string(i), 40'000, MemoryUse::read));
-  for (const Strided& source : sources) state.pieces.push_back({source.piece, source.data(), source.strides});
   Options options;
   options.arena_bytes = 4 * 64 * kKiB;
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < 40 || bytes <= options.arena_bytes; ++i) {  // more than goes in one wave, whatever the seed
+    sources.push_back(any_strided(random, "t" + std::to_string(i), 40'000, MemoryUse::read));
+    bytes += *check_piece(sources.back().piece);
+  }
+  for (const Strided& source : sources) state.pieces.push_back({source.piece, source.data(), source.strides});
   auto checkpointer = Checkpointer::open(temp_.path().string(), options);
   const auto save = (*checkpointer)->save(1, state, {.wait = Wait::until_durable});
   ASSERT_TRUE(save.ok()) << save.error().to_string();

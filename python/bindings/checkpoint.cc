@@ -169,10 +169,36 @@ void bind_save(nb::module_& module) {
       .def("report", &report_of);
 }
 
+std::vector<checkpoint::Target> targets_of(const Tensors& tensors) {
+  std::vector<checkpoint::Target> targets;
+  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
+    targets.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
+  return targets;
+}
+
+nb::dict load_report_of(const checkpoint::RestoreReport& report) {
+  nb::dict result;
+  result["bytes"] = report.bytes_wanted;
+  result["bytes_read"] = report.bytes_read;
+  result["bytes_received"] = report.bytes_received;
+  result["node_ranks"] = report.node_ranks;
+  result["segments"] = report.segments;
+  result["seconds"] = report.seconds;
+  return result;
+}
+
+nb::dict restore_together(const Checkpointer& self, const Checkpoint& checkpoint, const Tensors& tensors) {
+  const auto owner = self.get();
+  const std::vector<checkpoint::Target> targets = targets_of(tensors);
+  return load_report_of(unwrap(
+      without_gil([&] { return owner->checkpointer->restore(checkpoint, targets, checkpoint::RestoreOptions{}); })));
+}
+
 void bind_checkpointer(nb::module_& module) {
   nb::class_<Checkpointer>(module, "Checkpointer")
       .def("save", &save, nb::arg("step"), nb::arg("tensors"), nb::arg("metadata"), nb::arg("replace"), nb::arg("wait"))
       .def("conclude", &conclude, nb::arg("failed").none())
+      .def("restore", &restore_together, nb::arg("checkpoint"), nb::arg("tensors"))
       .def("cancel",
            [](const Checkpointer& self) {
              const auto owner = self.get();
@@ -260,17 +286,8 @@ nb::list metadata_of(const Checkpoint& self) {
 }
 
 nb::dict restore(const Checkpoint& self, const Tensors& tensors) {
-  std::vector<checkpoint::Target> targets;
-  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
-    targets.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
-  const checkpoint::RestoreReport report =
-      unwrap(without_gil([&] { return self.restore(targets, checkpoint::RestoreOptions{}); }));
-  nb::dict result;
-  result["bytes"] = report.bytes_wanted;
-  result["bytes_read"] = report.bytes_read;
-  result["segments"] = report.segments;
-  result["seconds"] = report.seconds;
-  return result;
+  const std::vector<checkpoint::Target> targets = targets_of(tensors);
+  return load_report_of(unwrap(without_gil([&] { return self.restore(targets, checkpoint::RestoreOptions{}); })));
 }
 
 void bind_restore(nb::module_& module) {

@@ -122,6 +122,8 @@ class LoadReport(TypedDict):
     """What this rank read in a Checkpointer.load."""
 
     bytes: int  # of all that was loaded
-    bytes_read: int  # whole checksum blocks, each once
-    segments: int
+    bytes_read: int  # by this rank from storage: whole checksum blocks, each once
+    bytes_received: int  # read by other ranks of the node, for this one too
+    node_ranks: int  # that shared their reads
+    segments: int  # that this rank opened
     seconds: float

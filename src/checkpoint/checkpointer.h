@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "checkpoint/device_copies.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/plan.h"
+#include "checkpoint/restore.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save.h"
 #include "exchange/exchange.h"
@@ -112,6 +114,11 @@ class Checkpointer {
   // The same verdict on all ranks on what each of them did by itself, such as loading: success where all succeeded,
   // else the first cause. Waits for the others until the write deadline. All ranks call it, in order with save().
   Status conclude(const Status& own);
+  // A restore by all ranks (checkpoint/restore_together.h): the same verdict on all. A rank that cannot even begin
+  // calls conclude() with its reason instead. Waits for the others until the call deadline, and for what they read
+  // until the write deadline. One rank alone: Checkpoint::restore().
+  Result<RestoreReport> restore(const Checkpoint& checkpoint, std::span<const Target> targets,
+                                const RestoreOptions& options);
   // Ends the call that is waiting, and the save that it began, on all ranks; its error is `cancelled`. Nothing waits:
   // no effect. By any thread.
   void cancel();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpointer is made of. For checkpointer.cc alone.
+// What a checkpointer is made of. For checkpointer.cc and checkpointer_restore.cc alone.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +33,8 @@ struct Checkpointer::Impl {
   void wait_idle();
   Result<std::optional<std::uint64_t>> agree_on_latest();
   Status conclude(const Status& own);
+  Result<RestoreReport> restore(const Checkpoint& checkpoint, std::span<const Target> targets,
+                                const RestoreOptions& options);
   void cancel();
   Status prepare(std::uint64_t bytes, int device);
 

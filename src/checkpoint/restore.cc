@@ -4,6 +4,8 @@
 #include "checkpoint/cover.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/names.h"
+#include "checkpoint/restore_plan.h"
+#include "checkpoint/restore_run.h"
 
 namespace infercluster::checkpoint {
 namespace {
@@ -85,12 +87,14 @@ Status Checkpoint::gather_tensors() {
   return {};
 }
 
-Status Checkpoint::check(std::span<const Target> targets) const {
+Result<std::uint64_t> Checkpoint::check(std::span<const Target> targets) const {
+  std::uint64_t bytes = 0;
   NameList missing;
   NameList different;
   for (const Target& target : targets) {
     const Piece& piece = target.piece;
-    IC_CHECK(check_piece(piece));
+    IC_TRY(const std::uint64_t of_piece, check_piece(piece));
+    bytes += of_piece;
     IC_CHECK(check_strides(piece, target.strides, MemoryUse::write));
     if (target.device >= 0) IC_CHECK(check_device_strides(piece, target.strides));
     const auto found = tensors_.find(piece.tensor);
@@ -112,7 +116,24 @@ Status Checkpoint::check(std::span<const Target> targets) const {
         .with_path(path_)
         .with_hint("Nothing is converted unasked: load into the saved dtype and shape");
   }
-  return {};
+  return bytes;
+}
+
+Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const RestoreOptions& options) const {
+  const Clock::TimePoint begin = steady_clock().now();
+  IC_TRY(const std::uint64_t bytes, check(targets));
+  IC_TRY(std::vector<SegmentReads> segments, plan_reads(*this, targets, kWindowBytes));
+  IC_TRY(RestoreReport report, run_reads(*this, std::move(segments), options, nullptr));
+  report.bytes_wanted = bytes;
+  report.seconds = seconds_between(begin, steady_clock().now());
+  return report;
+}
+
+Result<RestoreReport> Checkpoint::verify(const RestoreOptions& options) const {
+  const Clock::TimePoint begin = steady_clock().now();
+  IC_TRY(RestoreReport report, run_reads(*this, plan_whole_reads(*this, kWindowBytes), options, nullptr));
+  report.seconds = seconds_between(begin, steady_clock().now());
+  return report;
 }
 
 }  // namespace infercluster::checkpoint

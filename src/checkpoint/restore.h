@@ -48,9 +48,11 @@ struct RestoreOptions {
 };
 
 struct RestoreReport {
-  std::uint64_t bytes_wanted = 0;  // of all targets
-  std::uint64_t bytes_read = 0;    // whole checksum blocks, each once
-  std::uint64_t segments = 0;      // that were opened
+  std::uint64_t bytes_wanted = 0;    // of all targets
+  std::uint64_t bytes_read = 0;      // by this rank from storage: whole checksum blocks, each once
+  std::uint64_t bytes_received = 0;  // read by other ranks of the node, for this one too
+  std::uint64_t segments = 0;        // that were opened
+  std::uint64_t node_ranks = 1;      // that shared their reads
   double seconds = 0;
 };
 
@@ -73,11 +75,12 @@ class Checkpoint {
   Result<RestoreReport> restore(std::span<const Target> targets, const RestoreOptions& options) const;
   // Reads all of it, and checks every block: is what was saved still there? The first that is not is the error.
   Result<RestoreReport> verify(const RestoreOptions& options) const;
+  // Whether restore() would refuse the targets before it reads anything. Bytes that they want.
+  Result<std::uint64_t> check(std::span<const Target> targets) const;
 
  private:
   Checkpoint() = default;
   Status gather_tensors();
-  Status check(std::span<const Target> targets) const;
 
   std::string path_;
   manifest::Commit commit_;

@@ -46,14 +46,16 @@ bool chunks_overlap(const std::vector<TargetCopy>& sorted) {
 
 Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::span<const Target> targets,
                                              std::uint64_t window_bytes) {
-  std::map<std::pair<std::size_t, std::uint64_t>, SegmentReads> by_segment;
+  std::map<SegmentId, SegmentReads> by_segment;
   for (const Target& target : targets) {
     for (const StoredTensor::Part& part : checkpoint.tensors().at(target.piece.tensor).parts) {
       const manifest::Index& index = checkpoint.indexes()[part.index];
       const manifest::Chunk& chunk = index.chunks[part.chunk];
       IC_TRY(auto copy, BoxCopy::between(chunk, target.piece.box, target.strides));
       if (!copy || copy->row_bytes() == 0) continue;
-      SegmentReads& reads = by_segment[{part.index, chunk.segment}];
+      const SegmentId id{part.index, chunk.segment};
+      SegmentReads& reads = by_segment[id];
+      reads.id = id;
       reads.segment = &index.segments[chunk.segment];
       reads.copies.push_back({*std::move(copy), &target});
     }
@@ -75,9 +77,12 @@ Result<std::vector<SegmentReads>> plan_reads(const Checkpoint& checkpoint, std::
 
 std::vector<SegmentReads> plan_whole_reads(const Checkpoint& checkpoint, std::uint64_t window_bytes) {
   std::vector<SegmentReads> all;
-  for (const manifest::Index& index : checkpoint.indexes()) {
-    for (const manifest::Segment& segment : index.segments) {
+  for (std::size_t i = 0; i < checkpoint.indexes().size(); ++i) {
+    const manifest::Index& index = checkpoint.indexes()[i];
+    for (std::size_t k = 0; k < index.segments.size(); ++k) {
+      const manifest::Segment& segment = index.segments[k];
       SegmentReads reads;
+      reads.id = {i, k};
       reads.segment = &segment;
       for (std::uint64_t begin = 0; begin < segment.bytes; begin += window_bytes) {
         reads.windows.push_back({begin, begin + std::min(window_bytes, segment.bytes - begin)});

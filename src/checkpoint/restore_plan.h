@@ -2,6 +2,7 @@
 // What a restore reads and where it goes. Pure.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -22,7 +23,14 @@ struct TargetCopy {
   const Target* target = nullptr;
 };
 
+struct SegmentId {
+  std::uint64_t index = 0;    // of Checkpoint::indexes()
+  std::uint64_t segment = 0;  // of its segments
+  friend auto operator<=>(const SegmentId&, const SegmentId&) = default;
+};
+
 struct SegmentReads {
+  SegmentId id;
   const manifest::Segment* segment = nullptr;
   std::vector<TargetCopy> copies;  // by chunk_begin()
   std::vector<Window> windows;     // ascending, disjoint: the blocks that the copies touch, and no other

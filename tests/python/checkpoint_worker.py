@@ -56,6 +56,16 @@ def torch_state(seed: int) -> dict[str, Any]:
     return state
 
 
+def wide_state(rank: int, world: int) -> dict[str, Any]:
+    """Some MiB: what all ranks hold, and rows of what they share."""
+    whole = np.arange(3_000_000, dtype=np.float32).reshape(1500, 2000)
+    begin, end = rows(rank, world, 1500)
+    return {
+        "same": np.arange(2_000_000, dtype=np.float64), "step": np.full(1, 7),
+        "part": infercluster.Part(whole[begin:end].copy(), shape=whole.shape, offsets=(begin, 0)),
+    }  # fmt: skip
+
+
 def zeroed(state: dict[str, Any]) -> dict[str, Any]:
     def zero(value: Any) -> Any:
         if isinstance(value, infercluster.Part):
@@ -125,6 +135,15 @@ def main(root: str, group: str, actions: list[str]) -> None:
             signal.pause()
         elif what == "steps":
             return checkpointer.steps()
+        elif what == "wide":
+            checkpointer.save(numbers[0], wide_state(rank, world), wait=True)
+        elif what == "share":  # the whole, a part, or some names of it
+            expected = wide_state(rank, world)
+            into = zeroed(expected)
+            checkpointer.load(into, step=numbers[0], only=arguments[1:] or None)
+            report = checkpointer.last_load
+            assert report is not None
+            return [[name for name in expected if name not in differences(expected, into)], report["bytes_read"], report["bytes_received"]]
         return None
 
     for action in actions:

@@ -116,3 +116,33 @@ def test_a_rank_that_died_ends_the_save_of_the_others(root: pathlib.Path) -> Non
 def test_different_steps_are_refused_on_all(root: pathlib.Path) -> None:
     for (answer,) in run(root, 2, "env", [["save:1"], ["save:2"]]):
         assert answer["error"] == "ValueError" and "rank 1 saves step 2, and rank 0 step 1" in answer["text"]
+
+
+@pytest.mark.parametrize("group", ["torch", "env"])
+def test_what_ranks_of_a_node_want_is_read_once_among_them(root: pathlib.Path, group: str) -> None:
+    run(root, 4, group, ["wide:1"])
+    ((_, unique, received),) = values(run(root, 1, "env", ["share:1"]))[0]
+    assert received == 0
+    for world in (4, 3):
+        of_ranks = [of_rank[0] for of_rank in values(run(root, world, group, ["share:1"]))]
+        assert [names for names, _, _ in of_ranks] == [["same", "step", "part"]] * world
+        assert sum(read for _, read, _ in of_ranks) == unique
+        assert all(read > 0 and received > 0 for _, read, received in of_ranks)
+
+
+def test_ranks_may_want_different_names(root: pathlib.Path) -> None:
+    run(root, 2, "env", ["wide:1"])
+    one, other = values(run(root, 2, "env", [["share:1:same"], ["share:1:same:step"]]))
+    assert one[0][0] == ["same"] and other[0][0] == ["same", "step"]
+    (alone,) = values(run(root, 1, "env", ["share:1:same:step"]))[0]
+    assert one[0][1] + other[0][1] == alone[1]
+
+
+def test_a_damaged_block_is_the_same_error_on_all(root: pathlib.Path) -> None:
+    run(root, 2, "env", ["wide:1"])
+    for path in (root / "step-1").glob("*.safetensors"):
+        damaged = bytearray(path.read_bytes())
+        damaged[-100] ^= 1
+        path.write_bytes(damaged)
+    ((one,), (other,)) = run(root, 2, "env", ["share:1"])
+    assert one == other and "checksum differs" in one["text"] and one["text"].count("rank ") == 1, one

@@ -7,8 +7,9 @@ import errno
 import json
 import os
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core, _log, _options
 from .._errors import TensorNotFoundError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .._types import LoadReport, SaveReport
 
 Step = int | Literal["latest"]
+T = TypeVar("T")
 
 _SLICE_SECONDS = 0.1  # Python sees signals between two
 
@@ -239,18 +241,14 @@ class Checkpointer:
         found = in_thread(self._core.agree_on_latest, self._core.cancel) if step == "latest" else step
         if found is None:
             return None
-        failure: BaseException | None = None
-        try:
-            self._load(into, found, only, strict, cast)
-        except Exception as error:
-            failure = error
-        except BaseException:
-            self._conclude(InterruptedError(errno.EINTR, "the load was interrupted"))
-            raise
-        self._conclude(failure)
+        # A rank that fails before the read says so in its place: the others are in it, or come to it.
+        restore = self._in_turn(lambda: self._looked_at(into, found, only, strict, cast))
+        self._last_load = in_thread(lambda: restore.read(self._core), self._core.cancel if self.world > 1 else None)
+        self._in_turn(lambda: restore.apply(into))
+        self._conclude(None)
         return found
 
-    def _load(self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool) -> None:
+    def _looked_at(self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool) -> Restore:
         checkpoint = in_thread(lambda: _core.open_checkpoint(os.fsencode(self._root), step))
         restore = Restore(checkpoint, self.rank, only, strict, cast)
         restore.collect(into)
@@ -261,8 +259,18 @@ class Checkpointer:
                     f"{checkpoint.path} has more than there is a place for: {listed(unexpected)}. To leave it, ask for"
                     " strict=False, or name what you want with only="
                 )
-        self._last_load = in_thread(restore.read)
-        restore.apply(into)
+        return restore
+
+    def _in_turn(self, call: Callable[[], T]) -> T:
+        """What this rank does alone, while the others go on to their next call together; its failure ends that."""
+        try:
+            return call()
+        except Exception as error:
+            self._conclude(error)
+            raise
+        except BaseException:
+            self._conclude(InterruptedError(errno.EINTR, "the load was interrupted"))
+            raise
 
     def _conclude(self, failure: BaseException | None) -> None:
         if self.world == 1:

@@ -173,14 +173,14 @@ class Restore:
         self._add_tensor(name, tensor)
         return tensor
 
-    def read(self) -> LoadReport:
-        report = self._checkpoint.restore(self._core_tensors)
+    def read(self, checkpointer: _core.Checkpointer) -> LoadReport:
+        """By all ranks of the checkpointer together; the same verdict on all."""
+        return checkpointer.restore(self._checkpoint, self._core_tensors)
+
+    def apply(self, into: Any) -> None:
         for target in self._targets:
             if target.memory is not target.destination:
                 tensors.copy_into(target.destination, target.memory)
-        return report
-
-    def apply(self, into: Any) -> None:
         self._apply(into, ())
 
     def _apply(self, node: Any, path: tuple[Any, ...]) -> Any:

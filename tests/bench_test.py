@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bench itself: that it controls the page cache, notices wrong bytes and missing contestants, and runs from end to end."""
 
+import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -103,3 +105,36 @@ def test_quick_checkpoint_bench_runs_from_end_to_end(tmp_path):
         assert records[name]["stall_s"]["median"] > 0 and records[name]["durable_s"]["median"] > records[name]["stall_s"]["median"] / 2
     assert records["infercluster"]["stall_of_memcpy"] > 0 and "WRONG" not in done.stderr
     assert records["reshard 4 to 3"]["bytes_read_per_byte"] < 1.1
+
+
+def test_quick_interference_bench_runs_from_end_to_end(tmp_path):
+    output = tmp_path / "interference.jsonl"
+    folder = ROOT / "build" / f"interference-{os.getpid()}"  # a temporary folder may be a tmpfs, which has no direct reads
+    command = [sys.executable, str(ROOT / "bench" / "run_interference.py"), "--quick", "--output", str(output), "--data", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "drain, governed" in done.stdout and "of the best fixed rate" in done.stdout
+    records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    found = {record["how"]: record for record in records if record["how"] != "fixed"}
+    assert set(found) == {"alone", "free", "governed"} and any(record["how"] == "fixed" for record in records)
+    assert "rate" not in found["alone"] and found["free"]["rate"]["median"] > 0 and found["governed"]["rate"]["median"] > 0
+    assert len({record["target_s"] for record in records}) == 1 and records[0]["target_s"] > 0
+
+
+def test_a_search_ends_at_the_highest_rate_that_meets_the_target():
+    import run_interference
+
+    class Simulated:
+        target_us = 5000
+
+        def beside(self, how, rate=0):
+            return {"p50_s": 0.001, "p99_s": 1e-5 * rate / run_interference.MIB, "rate": rate or 1000 * run_interference.MIB}
+
+    runs = run_interference.Runs(Simulated())
+    runs.add("free")
+    best = run_interference.search(runs, argparse.Namespace(steps=12, probes=2))
+    assert 0.99 * 500 < best / run_interference.MIB <= 500  # where the latency is the target
+    assert len(runs.found["governed", 0]) == 12

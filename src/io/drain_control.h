@@ -16,9 +16,10 @@ struct DrainLimits {
   std::uint64_t request_most = 1 << 20;
 };
 
-// While somebody waits: the rate falls by what the latency is over its target, by half at most, at each look, and rises
-// by a part of the device's speed while it is below. When nobody has waited for half a second, there is no limit. When
-// somebody waits again, it goes on from the rate that served last. Thread rule: one thread.
+// While somebody waits: the rate falls by what the latency is over its target, by half at most, each half second, which
+// is what readings are of; so a stall that the drain did not cause costs it one step. It rises by a part of the
+// device's speed at each look while the latency is below. When nobody has waited for half a second, there is no limit.
+// When somebody waits again, it goes on from the rate that served last. Thread rule: one thread.
 class DrainControl {
  public:
   explicit DrainControl(const DrainLimits& limits) : limits_(limits) {}
@@ -38,15 +39,17 @@ class DrainControl {
   [[nodiscard]] double lowest_rate() const { return lowest_; }  // that was asked for; 0: never governed
 
  private:
-  void adjust(double ratio);
+  void adjust(Clock::TimePoint now, double ratio);
 
   const DrainLimits limits_;
   bool governed_ = false;
   double rate_ = 0;
-  double speed_ = 0;  // the best of a while, bytes per second
+  double speed_ = 0;  // the best of a while, bytes per second; of one that is held back only where it is better
+  double governed_speed_ = 0;  // what is written while it is held back
   double lowest_ = 0;
   std::optional<Clock::TimePoint> looked_;
-  Clock::TimePoint waited_;  // when somebody last did
+  std::optional<Clock::TimePoint> yielded_;  // when the rate last fell
+  Clock::TimePoint waited_;                  // when somebody last did
   std::optional<Clock::TimePoint> counting_;
   double counted_ = 0;
 };

@@ -95,6 +95,28 @@ TEST_F(DrainGovernorTest, ItHoldsTheTargetNearTheBestRateThatDoes) {
   EXPECT_GT(governor_.report().throttled_seconds, 1);
 }
 
+// It has never seen the device without the foreground.
+TEST_F(DrainGovernorTest, ItFindsThatRateAlsoWhenSomebodyWaitsFromTheBeginning) {
+  clock_.advance(seconds(1));
+  device_->active = true;
+  drain(seconds(3));
+  const double rate = drain(seconds(10));
+  EXPECT_GT(rate, 0.8 * 600);
+  EXPECT_LT(rate, 1.05 * 600);
+}
+
+TEST_F(DrainGovernorTest, AStallThatItDidNotCauseCostsItOneStep) {
+  clock_.advance(seconds(1));
+  device_->active = true;
+  drain(seconds(5));
+  device_->scale = 100;
+  drain(milliseconds(300));
+  device_->scale = 1;
+  EXPECT_GT(drain(milliseconds(400)), 0.4 * 600);
+  drain(seconds(1));
+  EXPECT_GT(drain(seconds(1)), 0.8 * 600);
+}
+
 TEST_F(DrainGovernorTest, ItIsFastAgainWithinASecondWhenNobodyWaits) {
   clock_.advance(seconds(1));
   device_->active = true;

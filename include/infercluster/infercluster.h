@@ -3,7 +3,7 @@
 // said otherwise. In a process forked after first use, every call gives an error (code unsupported): rings and threads
 // stayed with the parent. Environment: INFERCLUSTER_BACKEND=uring|threads|auto, INFERCLUSTER_DIRECT=auto|always|never,
 // INFERCLUSTER_PAGE_CACHE=auto|keep|bypass, INFERCLUSTER_MEMORY=SIZE, INFERCLUSTER_VERIFY=auto|always|never,
-// INFERCLUSTER_GDS=auto|always|never, INFERCLUSTER_SEAL_DIR=DIR give defaults for options left as they are.
+// INFERCLUSTER_GDS=auto|always|never, INFERCLUSTER_SEAL_DIR=DIR, INFERCLUSTER_LATENCY_TARGET=DURATION give defaults for options left as they are.
 #pragma once
 
 #include <cstdint>

@@ -151,6 +151,9 @@ nb::dict report_of(const checkpoint::Save& save) {
   result["copy_seconds"] = report.copy_seconds;
   result["write_seconds"] = report.write_seconds;
   result["durable_seconds"] = report.durable_seconds;
+  result["throttled_seconds"] = report.throttled_seconds;
+  result["lowest_rate"] = report.lowest_rate;
+  result["requests_cut"] = report.requests_cut;
   result["direct"] = report.direct;
   result["layout"] = report.layout;
   result["plan_reused"] = report.plan_reused;

@@ -147,6 +147,10 @@ void bind_options(nb::module_& module) {
   nb::class_<load::Options>(module, "Options")
       .def_rw("names", &load::Options::names)
       .def_rw("memory", &load::Options::memory)
+      .def_prop_rw(
+          "latency_target",
+          [](const load::Options& options) { return std::chrono::duration<double>(options.latency_target).count(); },
+          [](load::Options& options, double seconds) { options.latency_target = in_nanoseconds(seconds); })
       .def("set_verify", &set_verify)
       .def("add_slice", &add_slice, nb::arg("pattern"), nb::arg("ranges"))
       .def("add_shard", &add_shard, nb::arg("pattern"), nb::arg("dimension"), nb::arg("rank"), nb::arg("world"))

@@ -80,6 +80,7 @@ def load(
     verify: str = "auto",
     revision: str | None = None,
     memory: int | str | None = None,
+    latency_target: float | None = None,
     group: Any = None,
     group_timeout: float | None = None,
 ) -> Loaded:
@@ -98,6 +99,8 @@ def load(
         out. verify: "auto" checks where there are checksums (a seal), "always" demands them, "never"
         leaves them. revision: of a repository in the Hugging Face cache.
         memory: bytes that the load may use beyond the tensors (default 32 MiB), as a number or as "64MiB".
+        latency_target: seconds that 99 of 100 reads may take, each from when it was asked for: while they take longer,
+        checkpoints that processes of this user write on this node give way (INFERCLUSTER_LATENCY_TARGET="20ms").
         group: a process group of torch.distributed, or "world" for the default one, all of whose ranks make this call.
         Each byte is then read from storage by one rank, and comes to the others over the group; what a rank alone
         wants (its rows, its experts) it reads itself. Names and slices may differ between the ranks, nothing else.
@@ -110,6 +113,8 @@ def load(
         budget, with the figure that is needed.
     """
     if group is not None:
+        if latency_target is not None:
+            raise ValueError("latency_target is not for loads by a group; set INFERCLUSTER_LATENCY_TARGET for its ranks")
         from ._group import load_in_group
 
         return load_in_group(
@@ -118,7 +123,10 @@ def load(
         )  # fmt: skip
     kind, place = _options.framework_and_device(framework, device)
     repository = _options.open_repository(src, revision)
-    return load_opened(repository, kind, place, into=into, names=names, slices=slices, verify=verify, memory=memory)
+    return load_opened(
+        repository, kind, place, into=into, names=names, slices=slices, verify=verify, memory=memory,
+        latency_target=latency_target,
+    )  # fmt: skip
 
 
 def load_opened(
@@ -131,8 +139,11 @@ def load_opened(
     slices: Slices | None,
     verify: str,
     memory: int | str | None,
+    latency_target: float | None = None,
 ) -> Loaded:
-    options = _options.build(repository, names=names, slices=slices, verify=verify, memory=memory)
+    options = _options.build(
+        repository, names=names, slices=slices, verify=verify, memory=memory, latency_target=latency_target
+    )
     given = dict(into or {})
     ordinal = _device.core_ordinal(repository, device)
     if ordinal is not None and all(_options.place_of(tensor) == ordinal for tensor in given.values()):

@@ -161,8 +161,9 @@ def build(
     slices: Slices | None,
     verify: str | None,
     memory: int | str | None,
+    latency_target: float | None = None,
 ) -> _core.Options:
-    """`verify` "auto" and `memory` None leave what the environment says."""
+    """`verify` "auto", `memory` None and `latency_target` None leave what the environment says."""
     options: _core.Options = core_of(repository).options_from_environment()
     if names is not None:
         wanted = [names] if isinstance(names, str) else list(names)
@@ -174,6 +175,10 @@ def build(
         options.set_verify(verify)
     if memory is not None:
         options.memory = byte_count(memory)
+    if latency_target is not None:
+        if not 0 < latency_target < 3600:
+            raise ValueError(f"latency_target is {latency_target}; expected seconds, such as 0.02, below an hour")
+        options.latency_target = latency_target
     _add_slices(options, repository, slices or {})
     return options
 

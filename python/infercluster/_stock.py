@@ -66,6 +66,7 @@ class Options:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.memory: int | None = None
+        self.latency_target = 0.0  # nobody is told
         self.slices: list[tuple[str, list[tuple[int, int]] | Shard]] = []
         self.into: dict[str, tuple[int, int]] = {}
         self.device = -1  # the host: other devices are reached through it

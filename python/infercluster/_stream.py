@@ -96,6 +96,7 @@ def stream(
     verify: str = "auto",
     revision: str | None = None,
     memory: int | str | None = None,
+    latency_target: float | None = None,
 ) -> Stream:
     """
     Yields (name, tensor) as the bytes arrive. `memory` is the window: bytes of tensors that have been read and not
@@ -105,5 +106,5 @@ def stream(
     """
     kind, place = _options.framework_and_device(framework, device)
     repository = _options.open_repository(src, revision)
-    options = _options.build(repository, names=names, slices=slices, verify=verify, memory=memory)
+    options = _options.build(repository, names=names, slices=slices, verify=verify, memory=memory, latency_target=latency_target)
     return Stream(repository, options, kind, place)

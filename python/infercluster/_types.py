@@ -112,6 +112,9 @@ class SaveReport(TypedDict):
     copy_seconds: float  # of it
     write_seconds: float  # this rank's files, fsyncs included; behind the caller's back
     durable_seconds: float  # from the call until the commit
+    throttled_seconds: float  # that its threads gave way to foreground reads of this node, together
+    lowest_rate: float  # bytes per second that this went down to since the checkpointer opened; 0: not
+    requests_cut: int  # to 1 MiB, for the same reason
     direct: bool  # the page cache was left out
     layout: str  # how this rank's segment lies on a parallel file system; empty: on no such one
     plan_reused: bool

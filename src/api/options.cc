@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/duration.h"
 #include "base/units.h"
 #include "infercluster/infercluster.h"
 
@@ -63,12 +64,17 @@ Status set_option(load::Options& options, std::string_view name, std::string_vie
     IC_TRY(options.memory, parse_bytes(text));
     return {};
   }
+  if (name == "LATENCY_TARGET") {
+    IC_TRY(options.latency_target, parse_duration(text));
+    return {};
+  }
   return Error(ErrorCode::invalid_argument, "there is no option \"" + std::string(name) + "\"");
 }
 
 Result<load::Options> options_from_environment() {
   load::Options options;
-  for (const std::string_view name : {"VERIFY", "BACKEND", "DIRECT", "PAGE_CACHE", "GDS", "SEAL_DIR", "MEMORY"}) {
+  for (const std::string_view name :
+       {"VERIFY", "BACKEND", "DIRECT", "PAGE_CACHE", "GDS", "SEAL_DIR", "MEMORY", "LATENCY_TARGET"}) {
     const std::string variable = std::string(kPrefix) + std::string(name);
     const char* const text = std::getenv(variable.c_str());
     if (text == nullptr) continue;

@@ -12,7 +12,9 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "checkpoint/cover.h"
+#include "checkpoint/drain.h"
 #include "checkpoint/staging.h"
+#include "os/file.h"
 #include "pfs/calls.h"
 
 namespace infercluster::checkpoint {
@@ -71,7 +73,8 @@ Status check_cover(const Pieces& held, const std::string& path) {
 PartSaver::PartSaver(const Options& options)
     : calls_(options.calls != nullptr ? *options.calls : io::system_files()),
       visible_deadline_(options.visible_deadline),
-      buffers_(options.buffer_bytes != 0 ? options.buffer_bytes : kBufferBytes) {
+      buffers_(options.buffer_bytes != 0 ? options.buffer_bytes : kBufferBytes),
+      foreground_(options.foreground) {
   if (options.calls == nullptr) write_.layouts = &pfs::system_calls();
 }
 
@@ -95,6 +98,15 @@ Result<Begun> PartSaver::join(const std::string& directory, const SaveTicket& ti
       "The first rank began a save there, and this rank does not see it: all ranks must see one file system");
 }
 
+// Null: there is nobody to give way to.
+Result<io::DrainGovernor*> PartSaver::drain_of(const io::Directory& directory) {
+  IC_TRY(const os::FileIdentity identity, os::identity_of(directory.fd));
+  const std::lock_guard lock(mutex_);
+  auto& drain = drains_[identity.device];
+  if (drain == nullptr) drain = make_drain_governor(foreground_, identity.device);
+  return drain.get();
+}
+
 Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicket& ticket, std::uint64_t node,
                                    std::uint64_t world, const State& state) {
   Pieces pieces;
@@ -107,6 +119,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   std::iota(all.begin(), all.end(), 0);
   IC_TRY(Layout layout, lay_out(pieces, all));
   IC_TRY(const Begun begun, join(directory, ticket));
+  IC_TRY(io::DrainGovernor* const drain, drain_of(begun.directory));
   ImageWindows image;
   std::thread stager;
   if (!layout.chunks.empty()) {
@@ -118,6 +131,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   }
   WriteOptions options = write_;
   options.files_at_once = static_cast<unsigned>(std::min<std::uint64_t>(world, UINT32_MAX));
+  options.drain = drain;
   SavedPart part;
   std::atomic<std::uint64_t> written{0};
   auto index = write_part(
@@ -129,6 +143,7 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
     return std::move(index).error();
   }
   part.index = std::move(index).value();
+  if (drain != nullptr) part.throttled = drain->report();
   part.bytes = layout.chunks.empty() ? 0 : layout.bytes;
   return part;
 }

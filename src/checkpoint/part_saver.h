@@ -5,6 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/part.h"
 #include "checkpoint/snapshot.h"
+#include "io/drain_governor.h"
 
 namespace infercluster::checkpoint {
 
@@ -25,6 +29,7 @@ struct SavedPart {
   manifest::IndexReference index;
   std::uint64_t bytes = 0;  // of its segment
   PartReport report;
+  io::DrainGovernor::Report throttled;  // since the saver was made, on this device
 };
 
 // Thread-safe, and keeps nothing between calls but memory: begin(), write() and commit() of one save may be in
@@ -37,7 +42,8 @@ class PartSaver {
     std::uint64_t buffer_bytes = 0;
     // How long write() and commit() wait until what the first rank made can be seen here (attribute caches).
     std::chrono::nanoseconds visible_deadline = std::chrono::minutes(5);
-    io::FileCalls* calls = nullptr;  // null: the operating system's
+    checkpoint::Options::Foreground foreground = {};  // that the writing gives way to
+    io::FileCalls* calls = nullptr;                   // null: the operating system's
   };
   explicit PartSaver(const Options& options);
 
@@ -55,11 +61,16 @@ class PartSaver {
 
  private:
   Result<Begun> join(const std::string& directory, const SaveTicket& ticket);
+  Result<io::DrainGovernor*> drain_of(const io::Directory& directory);
 
   io::FileCalls& calls_;
   WriteOptions write_;
   std::chrono::nanoseconds visible_deadline_;
   SnapshotArenas buffers_;
+  const checkpoint::Options::Foreground foreground_;
+  std::mutex mutex_;
+  // By device (st_dev), kept from save to save: each goes on from the rate that served last. Guarded by mutex_
+  std::map<std::uint64_t, std::unique_ptr<io::DrainGovernor>> drains_;
 };
 
 }  // namespace infercluster::checkpoint

@@ -94,6 +94,32 @@ TEST_F(PartSaverTest, SavesInADirectoryOfAnyNameBesideOtherFiles) {
                                               "node-2.1.index.json"}));
 }
 
+// Somebody is always late.
+class Late final : public io::LatencySignal {
+ public:
+  std::optional<io::LatencyReading> read(Clock::TimePoint) override {
+    ++times_asked;
+    return io::LatencyReading{std::chrono::milliseconds(9), std::chrono::milliseconds(1)};
+  }
+  unsigned times_asked = 0;
+};
+
+TEST_F(PartSaverTest, GivesWayToForegroundReadsAsACheckpointerDoes) {
+  const auto late = std::make_shared<Late>();
+  PartSaver::Options options = PartSaverTest::options();
+  options.buffer_bytes = 8 << 20;
+  options.foreground.node = false;
+  options.foreground.signals = {late};
+  options.foreground.rate_least = 1e9;
+  PartSaver saver(options);
+  const SaveTicket ticket = saver.begin(directory_, Exists::replace).value();
+  const Memory memory = memory_of({whole("w", Dtype::u8, {3, 1024, 1024})}, 1);
+  const auto part = saver.write(directory_, ticket, 0, 1, memory.state());
+  ASSERT_TRUE(part.ok()) << part.error().to_string();
+  EXPECT_GT(late->times_asked, 0U);
+  EXPECT_GT(part->throttled.requests_cut, 0U);
+}
+
 TEST_F(PartSaverTest, ReplacesOnlyWhenAskedAndOnlyWhenTheNewOneIsDurable) {
   PartSaver saver(options());
   ASSERT_TRUE(save(saver, 1).ok());

@@ -73,6 +73,10 @@ void add_load_options(CLI::App& command, LoadSettings& settings) {
   add_size(command, "--memory", settings.memory, "Working memory beyond the tensors, at most (32MiB)");
   command.add_option("--seal-dir", settings.seal_directory, "Where the seals lie, when not beside the files")
       ->type_name("DIR");
+  command
+      .add_option("--latency-target", settings.latency_target,
+                  "What 99 of 100 reads may take: checkpoints of this node give way meanwhile, such as 20ms")
+      ->type_name("DURATION");
 }
 
 Result<load::SliceRule> parse_shard(const std::string& text) {
@@ -135,6 +139,7 @@ Result<load::Options> to_options(const LoadSettings& settings) {
   IC_CHECK(set_option(options, "DIRECT", settings.direct));
   IC_CHECK(set_option(options, "PAGE_CACHE", settings.page_cache));
   IC_CHECK(set_option(options, "GDS", settings.gds));
+  IC_CHECK(set_option(options, "LATENCY_TARGET", settings.latency_target));
   IC_TRY(const std::optional<int> device, parse_device(settings.device));
   if (device) options.device.emplace().ordinal = *device;
   if (settings.memory) options.memory = settings.memory;

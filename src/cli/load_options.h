@@ -24,6 +24,7 @@ struct LoadSettings {
   std::string gds;
   std::optional<std::uint64_t> memory;
   std::string seal_directory;
+  std::string latency_target;
 };
 
 void add_load_options(CLI::App& command, LoadSettings& settings);

@@ -18,6 +18,7 @@ constexpr unsigned kPrefaultThreadsMax = 8;
 Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, const Options& options,
                                   const Environment& environment, Purpose purpose) {
   Execution execution;
+  std::string notice;
   execution.environment = environment;
   execution.begin = environment.clock->now();
   IC_TRY(execution.target, open_target(options));
@@ -25,7 +26,15 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
   execution.backend = chosen.backend->name();
   execution.backend_reason = std::move(chosen.reason);
   execution.engine = std::make_unique<io::Engine>(std::move(chosen.backend), *environment.clock, io::Engine::Options{});
+  if (options.latency_target.count() > 0) {
+    auto told = io::ForegroundLatency::open(io::latency_folder(), options.latency_target);
+    if (told.ok())
+      execution.told = std::move(told).value();
+    else
+      notice = "checkpoints do not give way to it: " + told.error().to_string();
+  }
   IC_TRY(execution.prepared, prepare(std::move(repository), options, execution.backend, purpose, *execution.target));
+  if (!notice.empty()) execution.prepared.notices.push_back(std::move(notice));
   if (execution.target->gpu() != nullptr) {
     const GdsSituation situation{options, environment, *execution.target};
     IC_TRY(execution.gds, choose_gds(situation, execution.prepared));
@@ -34,7 +43,7 @@ Result<Execution> Execution::open(std::shared_ptr<const Repository> repository, 
 }
 
 Result<std::unique_ptr<Runner>> Execution::make_runner(RunnerHooks hooks) {
-  Machinery machinery{std::move(engine), std::nullopt, std::nullopt, target, nullptr};
+  Machinery machinery{std::move(engine), std::nullopt, std::nullopt, target, nullptr, std::move(told)};
   if (prepared.slots > 0) {
     IC_TRY(machinery.ring, target->make_ring(prepared.slot_bytes, prepared.slots));
   }

@@ -21,8 +21,9 @@ struct Execution {
   std::string backend;
   std::string backend_reason;
   std::shared_ptr<Target> target;
-  std::unique_ptr<io::Engine> engine;  // until make_runner()
-  std::unique_ptr<GdsReader> gds;      // before `prepared`, whose readers read by it
+  std::unique_ptr<io::Engine> engine;           // until make_runner()
+  std::unique_ptr<io::ForegroundLatency> told;  // until make_runner(); null: there is no target, or no way to tell
+  std::unique_ptr<GdsReader> gds;               // before `prepared`, whose readers read by it
   Prepared prepared;
 
   static Result<Execution> open(std::shared_ptr<const Repository> repository, const Options& options,

@@ -2,6 +2,7 @@
 // What a caller may ask of a load.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -93,6 +94,10 @@ struct Options {
                                         // 256 on a device
   std::optional<DeviceOptions> device;  // unset: host memory
   Gds gds = Gds::automatic;
+  // That 99 of 100 reads from storage are to keep, from their submission on: while they do not, checkpoints that this
+  // node's processes of this user write give way. Reads beside each other wait for each other: it is for the whole
+  // queue, not for an idle device. 0: none, and nobody gives way.
+  std::chrono::nanoseconds latency_target{0};
 };
 
 }  // namespace infercluster::load

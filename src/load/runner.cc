@@ -29,6 +29,7 @@ Runner::Runner(const Tables& tables, const Plan& plan, std::span<ShardReader> re
       gds_ring_(std::move(machinery.gds_ring)),
       target_(std::move(machinery.target)),
       copier_(std::move(machinery.copier)),
+      told_(std::move(machinery.told)),
       clock_(clock),
       governor_(governor),
       options_(options),
@@ -208,6 +209,8 @@ Status Runner::handle(const io::Event& event) {
     if (governor_ != nullptr) {
       governor_->foreground_latency(readers_[unit.shard].source->identity().device, event.latency, planned.length);
     }
+    if (told_ != nullptr && readers_[unit.shard].source->mode() != io::FileMode::resident)
+      told_->add(clock_.now(), event.latency);
     IC_CHECK(deliver_transfer(flight));
     bytes_done_.fetch_add(planned.end_of_data - planned.file_offset, std::memory_order_relaxed);
     return {};

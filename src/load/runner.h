@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "io/engine.h"
+#include "io/foreground_latency.h"
 #include "io/governor.h"
 #include "load/plan.h"
 #include "load/report.h"
@@ -38,6 +39,7 @@ struct Machinery {
   std::optional<memory::Ring> gds_ring;  // in device memory; for those by GPUDirect Storage
   std::shared_ptr<Target> target;
   std::unique_ptr<memory::Copier> copier;
+  std::unique_ptr<io::ForegroundLatency> told;  // null: there is no target
 };
 
 // A unit's memory. A null block: the unit needs none.
@@ -115,6 +117,7 @@ class Runner {
   std::optional<memory::Ring> gds_ring_;
   const std::shared_ptr<Target> target_;
   const std::unique_ptr<memory::Copier> copier_;
+  const std::unique_ptr<io::ForegroundLatency> told_;
   const Clock& clock_;
   io::Governor* const governor_;
   const RunnerOptions options_;

@@ -4,11 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <set>
 
 #include "base/units.h"
+#include "io/latency_signal.h"
 #include "load/test_repository.h"
+#include "testing/temp_dir.h"
 
 namespace infercluster::load {
 namespace {
@@ -59,6 +64,51 @@ TEST_P(StreamTest, YieldsEveryTensorOnceWithinTheWindow) {
     EXPECT_LE(stream->report().peak_host_bytes, window);
     EXPECT_EQ(stream->report().donated_blocks, 0U);
   }
+}
+
+// A microsecond passes at each look: every read takes a while, and all of them together less than what is published
+// counts.
+class TickingClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const override {
+    return TimePoint(std::chrono::seconds(100) + std::chrono::microseconds(ticks_++));
+  }
+
+ private:
+  mutable std::atomic<std::int64_t> ticks_{0};
+};
+
+TEST_P(StreamTest, DrainsOfTheNodeSeeItsLatencyAndTarget) {
+  const testing::TempDir temp;
+  const std::string folder = temp.file("latency");
+  ASSERT_EQ(::setenv("INFERCLUSTER_LATENCY_DIR", folder.c_str(), 1), 0);
+  const TickingClock clock;
+  environment_.clock = &clock;
+  options_.direct = io::DirectPolicy::always;  // reading their headers makes such small files resident
+  options_.memory = 2 * kMiB;                  // more is not read before the consumer asks
+  options_.latency_target = std::chrono::milliseconds(7);
+  auto stream = Stream::start(repository_.open(), options_, environment_).value();
+  const auto first = stream->next(std::chrono::seconds(20));
+  ASSERT_TRUE(first.ok() && first->state == Stream::State::tensor);
+  const auto reading = io::make_node_signal(folder)->read(clock.now());
+  ::unsetenv("INFERCLUSTER_LATENCY_DIR");
+  ASSERT_TRUE(reading);
+  EXPECT_EQ(reading->target, std::chrono::milliseconds(7));
+  EXPECT_GT(reading->latency, Clock::Duration::zero());
+  stream.reset();
+  EXPECT_TRUE(std::filesystem::is_empty(folder));  // it took it back
+}
+
+TEST_P(StreamTest, WhereNobodyCanBeToldOfItsLatencyTheReportSaysSo) {
+  const testing::TempDir temp;
+  temp.write("file", "x");
+  ASSERT_EQ(::setenv("INFERCLUSTER_LATENCY_DIR", temp.file("file").c_str(), 1), 0);
+  options_.latency_target = std::chrono::milliseconds(7);
+  auto stream = Stream::start(repository_.open(), options_, environment_).value();
+  ::unsetenv("INFERCLUSTER_LATENCY_DIR");
+  const auto error = drain(*stream, [&](const LoadedTensor& tensor) { repository_.expect_equal(tensor); });
+  ASSERT_FALSE(error.has_value()) << error->to_string();
+  EXPECT_THAT(stream->report().notices, ::testing::Contains(HasSubstr("checkpoints do not give way to it")));
 }
 
 TEST_P(StreamTest, WhatAConsumerKeepsIsNeverOverwritten) {

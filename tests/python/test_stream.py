@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import pathlib
 
+import numpy as np
 import pytest
 import safetensors.torch
 from conftest import bytes_of, random_bytes, write_file
@@ -92,3 +93,30 @@ def test_names_and_slices(repository: pathlib.Path) -> None:
     assert {name: tensor.shape for name, tensor in seen.items()} == {
         f"layers.{i}.weight": (256, 2048) for i in range(3)
     }
+
+
+def test_a_checkpoint_gives_way_while_a_stream_misses_its_latency_target(
+    many: tuple[pathlib.Path, dict[str, bytes]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERCLUSTER_LATENCY_DIR", str(tmp_path / "latency"))
+    monkeypatch.setenv("INFERCLUSTER_DIRECT", "always")  # what comes from the page cache waits for no disk
+    state = {"weight": np.ones((16, 1 << 20), dtype=np.uint8)}
+    cut = 0
+    with infercluster.Checkpointer(tmp_path / "run", group="single") as checkpointer:
+        checkpointer.save(0, state, wait=True)
+        assert checkpointer.save(1, state, wait=True).report["requests_cut"] == 0  # nobody waits
+        for step in range(2, 12):  # what a stream says is old after a second, and that may pass between two lines
+            with infercluster.stream(many[0], framework="np", memory="24MiB", latency_target=1e-6) as stream:
+                next(stream)
+                save = checkpointer.save(step, state, wait=True)
+            cut = save.report["requests_cut"]
+            if cut > 0:
+                break
+        assert cut > 0 and save.report["throttled_seconds"] >= 0 and save.report["lowest_rate"] > 0
+
+
+@pytest.mark.parametrize("target", [0, -1, 1e9, float("nan")])
+def test_a_latency_target_that_is_none_is_refused(repository: pathlib.Path, target: float) -> None:
+    for call in (infercluster.load, infercluster.stream):
+        with pytest.raises(ValueError, match="latency_target"):
+            call(repository, latency_target=target)

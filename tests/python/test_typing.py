@@ -25,7 +25,7 @@ def main(path: str) -> float:
     tensor: Any = loaded["a"]
     together = infercluster.load(path, group="world", names=infercluster.experts(path, 0, 2, placement="round_robin"))
     seconds += together.report["group"]["bytes_received"]
-    with infercluster.stream(path) as stream:
+    with infercluster.stream(path, latency_target=0.02) as stream:
         for name, part in stream:
             print(name.upper(), part, stream.progress[0])
     with infercluster.open(path, framework="np") as handle:

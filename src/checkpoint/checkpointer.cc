@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -27,15 +28,19 @@ namespace {
 constexpr auto kCancelDeadline = std::chrono::seconds(10);
 constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
 
-std::vector<std::optional<std::uint64_t>> generations_of(const State& state) {
-  std::vector<std::optional<std::uint64_t>> generations;
+// Each live generation is looked at once: what is said of the pieces of a page is said of one moment.
+std::vector<Content> contents_of(const State& state) {
+  std::vector<Content> contents;
+  contents.reserve(state.pieces.size());
+  std::unordered_map<const std::uint64_t*, std::uint64_t> seen;
   for (const HostPiece& source : state.pieces) {
-    generations.push_back(source.generation);
+    contents.push_back({source.generation, source.page});
     if (source.live_generation == nullptr) continue;
-    const std::uint64_t now = load_generation(*source.live_generation);
-    generations.back() = is_at_rest(now) ? std::optional(now) : std::nullopt;
+    const auto [found, first] = seen.try_emplace(source.live_generation, 0);
+    if (first) found->second = load_generation(*source.live_generation);
+    contents.back().generation = is_at_rest(found->second) ? std::optional(found->second) : std::nullopt;
   }
-  return generations;
+  return contents;
 }
 
 bool has_generations(const manifest::Index& index) {
@@ -185,10 +190,13 @@ Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer, const State&
   IC_CHECK(participant_.accept(answer));
   job.plan_hash = participant_.plan_hash();
   std::vector<std::size_t> writes = participant_.writes();
-  job.references = choose_references(earlier(), participant_.pieces(), generations_of(state), writes);
+  job.references = choose_references(earlier(), participant_.pieces(), contents_of(state), writes);
   IC_TRY(Layout layout, lay_out(participant_.pieces(), writes));
-  for (std::size_t i = 0; i < layout.chunks.size(); ++i)
-    layout.chunks[i].generation = state.pieces[layout.placements[i].piece].generation;
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
+    const HostPiece& source = state.pieces[layout.placements[i].piece];
+    layout.chunks[i].generation = source.generation;
+    job.pages.push_back(source.page);
+  }
   job.layout = std::make_shared<Layout>(std::move(layout));
   job.report.referred = job.references.chunks.size();
   job.report.bytes_referred = job.references.bytes();

@@ -39,6 +39,10 @@ struct HostPiece {
   // the content changes. Nothing holds the owner up: what changed is copied again, for a second at most. Needs host
   // memory that is row-major, and the counter until save() returns.
   const std::uint64_t* live_generation = nullptr;
+  // Pieces with one number, not 0, are the parts of one page, with one generation: they are saved as of one moment, and
+  // referred to or written together. Generations of one number are compared with one another alone: it stands for the
+  // place that the counter counts for. All of a page's pieces are here, and no other rank holds them (Piece::sole).
+  std::uint64_t page = 0;
 };
 
 struct State {

@@ -32,13 +32,13 @@ std::uint64_t load_generation(const std::uint64_t& generation) {
   return __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
 }
 
-Result<std::uint64_t> copy_live(const std::byte* from, std::byte* to, std::size_t bytes,
-                                const std::uint64_t& generation, std::chrono::nanoseconds patience) {
+Result<std::uint64_t> copy_live(std::span<const LiveRange> ranges, const std::uint64_t& generation,
+                                std::chrono::nanoseconds patience) {
   const Clock::TimePoint end = steady_clock().now() + patience;
   while (true) {
     const std::uint64_t before = load_generation(generation);
     if (is_at_rest(before)) {
-      copy_words(from, to, bytes);
+      for (const LiveRange& range : ranges) copy_words(range.from, range.to, range.bytes);
       if (__atomic_load_n(&generation, __ATOMIC_RELAXED) == before) return before;
     }
     if (steady_clock().now() >= end) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/result.h"
 
@@ -17,9 +18,15 @@ inline bool is_at_rest(std::uint64_t generation) {
   return generation % 2 == 0;
 }
 
-// Again and again until nothing changed meanwhile. Returns the generation of what was copied. Error changed: the owner
-// kept changing it for so long.
-Result<std::uint64_t> copy_live(const std::byte* from, std::byte* to, std::size_t bytes,
-                                const std::uint64_t& generation, std::chrono::nanoseconds patience);
+struct LiveRange {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::size_t bytes = 0;
+};
+
+// All ranges, again and again until nothing changed meanwhile. Returns the generation of what was copied. Error
+// changed: the owner kept changing it for so long.
+Result<std::uint64_t> copy_live(std::span<const LiveRange> ranges, const std::uint64_t& generation,
+                                std::chrono::nanoseconds patience);
 
 }  // namespace infercluster::checkpoint

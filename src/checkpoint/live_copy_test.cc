@@ -152,7 +152,8 @@ TEST(LiveCopy, CopiesAnyOffsetsAndLengths) {
   for (std::size_t begin = 0; begin < 9; ++begin) {
     for (std::size_t bytes = 0; bytes < 40; ++bytes) {
       std::vector<std::byte> to(bytes + 1, std::byte{0xEE});
-      EXPECT_EQ(*copy_live(from.data() + begin, to.data(), bytes, generation, std::chrono::seconds(1)), 4U);
+      const LiveRange range{from.data() + begin, to.data(), bytes};
+      EXPECT_EQ(*copy_live(std::span(&range, 1), generation, std::chrono::seconds(1)), 4U);
       EXPECT_TRUE(std::equal(to.begin(), to.end() - 1, from.begin() + static_cast<std::ptrdiff_t>(begin)));
       EXPECT_EQ(to.back(), std::byte{0xEE});
     }

@@ -62,6 +62,7 @@ Result<Piece> decode_piece(exchange::Reader& in, const std::vector<std::shared_p
   if (in.failed() || dtype >= safetensors::kDtypeCount || dimensions > kDimensionsMax) return damaged();
   piece.dtype = static_cast<safetensors::Dtype>(dtype);
   piece.shape = get(in, dimensions);
+  piece.sole = in.number() == 1;
   const std::uint64_t mesh = in.number();
   if (mesh == 0) {
     piece.box.offsets = get(in, dimensions);
@@ -126,6 +127,7 @@ std::string encode_pieces(const Pieces& pieces) {
     list.number(static_cast<std::uint64_t>(piece.dtype));
     list.number(piece.shape.size());
     put(list, piece.shape);
+    list.number(piece.sole ? 1 : 0);
     if (!piece.sharding) {
       list.number(0);
       put(list, piece.box.offsets);

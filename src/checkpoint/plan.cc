@@ -151,8 +151,17 @@ class Planner {
     std::vector<Entry>& holders = shared_[box->second].holders;
     if (!holders.empty() && holders.back().group == entry.group)
       return refused(piece, rank_text(groups_[entry.group]) + " names it twice");
+    if (piece.sole) IC_CHECK(check_sole(piece, holders, groups_[entry.group]));
     holders.push_back(entry);
     return {};
+  }
+
+  [[nodiscard]] Status check_sole(const Piece& piece, const std::vector<Entry>& holders, const Group& group) const {
+    if (holders.empty() && group.ranks.size() == 1) return {};
+    const std::uint64_t other = holders.empty() ? group.ranks[1] : groups_[holders.front().group].ranks.front();
+    return refused(piece, rank_text(group) + " and rank " + std::to_string(other) +
+                              " both hold it, and what they hold changes by itself")
+        .with_hint("Give it from one rank alone, under names of each rank's own, or as parts of it");
   }
 
   Status check_cover(Tensor& tensor) {

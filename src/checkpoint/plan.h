@@ -34,6 +34,8 @@ struct Piece {
   // mesh holds its part. Without one the box says it all, which does for some thousand pieces of all ranks together,
   // and for whatever many ranks hold alike.
   std::optional<Sharding> sharding = {};
+  // What several ranks hold of it is not alike, and they are refused.
+  bool sole = false;
 
   friend bool operator==(const Piece&, const Piece&) = default;
 };

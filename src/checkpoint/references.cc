@@ -11,29 +11,30 @@
 namespace infercluster::checkpoint {
 namespace {
 
-constexpr std::size_t kNotReferred = SIZE_MAX;
-
 struct Candidate {
   std::size_t piece = 0;
-  const manifest::Chunk* chunk = nullptr;
+  std::size_t chunk = 0;  // of the earlier index
 };
 
-std::vector<Candidate> find_candidates(const manifest::Index& index, const Pieces& pieces,
-                                       std::span<const std::optional<std::uint64_t>> generations,
+bool is_same(const manifest::Chunk& chunk, const Piece& piece) {
+  return chunk.dtype == piece.dtype && chunk.shape == piece.shape && chunk.box == piece.box;
+}
+
+std::vector<Candidate> find_candidates(const DurablePart& from, const Pieces& pieces, std::span<const Content> contents,
                                        std::span<const std::size_t> writes) {
-  std::unordered_multimap<std::string_view, const manifest::Chunk*> there;
-  for (const manifest::Chunk& chunk : index.chunks) {
-    if (chunk.generation && chunk.bytes > 0) there.emplace(chunk.tensor, &chunk);
+  const std::vector<manifest::Chunk>& chunks = from.index.chunks;
+  std::unordered_multimap<std::string_view, std::size_t> there;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].generation && chunks[i].bytes > 0) there.emplace(chunks[i].tensor, i);
   }
   std::vector<Candidate> found;
   for (const std::size_t i : writes) {
-    const Piece& piece = pieces[i];
-    if (!generations[i]) continue;
-    const auto [first, last] = there.equal_range(piece.tensor);
+    if (!contents[i].generation) continue;
+    const auto [first, last] = there.equal_range(pieces[i].tensor);
     const auto same = std::find_if(first, last, [&](const auto& entry) {
-      const manifest::Chunk& chunk = *entry.second;
-      return chunk.generation == generations[i] && chunk.dtype == piece.dtype && chunk.shape == piece.shape &&
-             chunk.box == piece.box;
+      const std::size_t chunk = entry.second;
+      return chunks[chunk].generation == contents[i].generation && from.pages[chunk] == contents[i].page &&
+             is_same(chunks[chunk], pieces[i]);
     });
     if (same != last) found.push_back({i, same->second});
   }
@@ -43,7 +44,10 @@ std::vector<Candidate> find_candidates(const manifest::Index& index, const Piece
 // Of the index's segments those to refer to.
 std::vector<std::size_t> choose_segments(const manifest::Index& index, std::span<const Candidate> candidates) {
   std::vector<std::uint64_t> wanted(index.segments.size());
-  for (const Candidate& candidate : candidates) wanted[candidate.chunk->segment] += candidate.chunk->bytes;
+  for (const Candidate& candidate : candidates) {
+    const manifest::Chunk& chunk = index.chunks[candidate.chunk];
+    wanted[chunk.segment] += chunk.bytes;
+  }
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::uint64_t bytes = index.segments[i].bytes;
@@ -55,6 +59,22 @@ std::vector<std::size_t> choose_segments(const manifest::Index& index, std::span
   return chosen;
 }
 
+// Leaves only pages of which every piece in `writes` is a candidate.
+void keep_whole_pages(std::span<const Content> contents, std::span<const std::size_t> writes,
+                      std::vector<Candidate>& candidates) {
+  std::unordered_map<std::uint64_t, std::size_t> missing;
+  for (const std::size_t i : writes) {
+    if (contents[i].page != 0) ++missing[contents[i].page];
+  }
+  for (const Candidate& candidate : candidates) {
+    if (contents[candidate.piece].page != 0) --missing[contents[candidate.piece].page];
+  }
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    const auto found = missing.find(contents[candidate.piece].page);
+    return found != missing.end() && found->second > 0;
+  });
+}
+
 }  // namespace
 
 std::uint64_t References::bytes() const {
@@ -64,22 +84,30 @@ std::uint64_t References::bytes() const {
 }
 
 References choose_references(std::shared_ptr<const DurablePart> from, const Pieces& pieces,
-                             std::span<const std::optional<std::uint64_t>> generations,
-                             std::vector<std::size_t>& writes) {
+                             std::span<const Content> contents, std::vector<std::size_t>& writes) {
   if (from == nullptr) return {};
-  const std::vector<Candidate> candidates = find_candidates(from->index, pieces, generations, writes);
+  const manifest::Index& index = from->index;
+  std::vector<Candidate> candidates = find_candidates(*from, pieces, contents, writes);
   References references;
-  references.segments = choose_segments(from->index, candidates);
-  if (references.segments.empty()) return {};
-  std::vector<std::size_t> position(from->index.segments.size(), kNotReferred);
+  // A page with a piece in a segment that is not chosen takes its pieces out of the others too.
+  for (std::size_t before = candidates.size() + 1; candidates.size() < before;) {
+    before = candidates.size();
+    keep_whole_pages(contents, writes, candidates);
+    references.segments = choose_segments(index, candidates);
+    std::erase_if(candidates, [&](const Candidate& candidate) {
+      const auto& chosen = references.segments;
+      return !std::binary_search(chosen.begin(), chosen.end(), index.chunks[candidate.chunk].segment);
+    });
+  }
+  if (candidates.empty()) return {};
+  std::vector<std::size_t> position(index.segments.size());
   for (std::size_t i = 0; i < references.segments.size(); ++i) position[references.segments[i]] = i;
   std::vector<std::size_t> referred;
   for (const Candidate& candidate : candidates) {
-    const std::size_t segment = position[candidate.chunk->segment];
-    if (segment == kNotReferred) continue;
-    manifest::Chunk chunk = *candidate.chunk;
-    chunk.segment = segment;
+    manifest::Chunk chunk = index.chunks[candidate.chunk];
+    chunk.segment = position[chunk.segment];
     references.chunks.push_back(std::move(chunk));
+    references.pages.push_back(contents[candidate.piece].page);
     referred.push_back(candidate.piece);  // ascending, as `writes`
   }
   std::erase_if(writes, [&](std::size_t i) { return std::binary_search(referred.begin(), referred.end(), i); });

@@ -26,22 +26,29 @@ inline constexpr std::size_t kReferencedSegmentsMax = 64;
 struct DurablePart {
   Begun begun;
   manifest::Index index;
+  std::vector<std::uint64_t> pages;  // of each of the index's chunks: HostPiece::page
+};
+
+// What tells the content of a piece from others of its name.
+struct Content {
+  std::optional<std::uint64_t> generation;  // none: it tells nothing
+  std::uint64_t page = 0;                   // HostPiece::page
 };
 
 struct References {
   std::shared_ptr<const DurablePart> from;  // null: there are none
   std::vector<std::size_t> segments;        // of from->index.segments
   std::vector<manifest::Chunk> chunks;      // `segment`: a position in `segments`
+  std::vector<std::uint64_t> pages;         // of each chunk
 
   [[nodiscard]] std::uint64_t bytes() const;
 };
 
-// Takes out of `writes` what `from` has under the same name, shape and generation. A segment of which less than half is
-// wanted is not referred to, nor are more than kReferencedSegmentsMax: their pieces are written again, so that a
-// checkpoint takes at most twice its size. `generations`: one per piece. Pure.
+// Takes out of `writes` what `from` has under the same name and shape with the same content; of a page all pieces or
+// none. A segment of which less than half is wanted is not referred to, nor are more than kReferencedSegmentsMax: their
+// pieces are written again, so that a checkpoint takes at most twice its size. `contents`: one per piece. Pure.
 References choose_references(std::shared_ptr<const DurablePart> from, const Pieces& pieces,
-                             std::span<const std::optional<std::uint64_t>> generations,
-                             std::vector<std::size_t>& writes);
+                             std::span<const Content> contents, std::vector<std::size_t>& writes);
 
 // Links the segments into the directory of `into`, and adds them and their chunks to `index`. The directory is not
 // synced.

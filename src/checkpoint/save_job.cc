@@ -34,7 +34,9 @@ class Runner {
       return;
     }
     log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
-    const auto part = std::make_shared<const DurablePart>(std::move(job_.begun), std::move(index_));
+    std::vector<std::uint64_t> pages = std::move(job_.pages);  // in the order of write_part()'s chunks
+    pages.insert(pages.end(), job_.references.pages.begin(), job_.references.pages.end());
+    const auto part = std::make_shared<const DurablePart>(std::move(job_.begun), std::move(index_), std::move(pages));
     job_.references = {};  // the directory that they refer to is open no longer than need be
     job_.on_durable(part);
     job_.save->finish(job_.report, std::nullopt);

@@ -35,7 +35,8 @@ struct SaveJob {
   Begun begun;  // rank 0 has the directory open; the others open it in run_save()
   std::shared_ptr<exchange::Exchange> ranks;
   std::string plan_hash;
-  std::shared_ptr<Layout> layout;  // its chunks' generations come with the last window of the image
+  std::shared_ptr<Layout> layout;    // its chunks' generations come with the last window of the image
+  std::vector<std::uint64_t> pages;  // of each of the layout's chunks: HostPiece::page
   References references;
   manifest::Metadata metadata;
   std::shared_ptr<ImageWindows> image;  // null where this rank writes nothing

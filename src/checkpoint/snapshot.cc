@@ -17,9 +17,9 @@ constexpr std::uint64_t kCopyPieceBytes = 4 * kMiB;
 constexpr std::uint64_t kWindowUnit = 64 * kKiB;  // a block of the checksums
 constexpr unsigned kThreadsMax = 16;              // a socket's memory is busy with fewer
 
-// Runs `body` with 0 to count - 1, on as many threads as there are processors for it.
-template <typename Body>
-void in_parallel(std::uint64_t count, const Body& body) {
+}  // namespace
+
+void in_parallel(std::uint64_t count, const std::function<void(std::uint64_t)>& body) {
   std::atomic<std::uint64_t> next{0};
   const auto work = [&] {
     for (std::uint64_t i = next++; i < count; i = next++) body(i);
@@ -30,8 +30,6 @@ void in_parallel(std::uint64_t count, const Body& body) {
   work();
   for (std::thread& thread : threads) thread.join();
 }
-
-}  // namespace
 
 Status populate(memory::Arena& arena) {
   std::mutex mutex;

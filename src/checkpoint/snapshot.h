@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -72,6 +73,9 @@ class SnapshotArenas {
 
 // Brings all of it into being, by several threads.
 Status populate(memory::Arena& arena);
+
+// Runs `body` with 0 to count - 1, on as many threads as there are processors for it.
+void in_parallel(std::uint64_t count, const std::function<void(std::uint64_t)>& body);
 
 // By several threads when that pays; returns when all is copied.
 void copy_all(std::vector<StridedCopy> items);

@@ -2,6 +2,8 @@
 #include "checkpoint/staging.h"
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,24 +18,61 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(1);  // with a piece that keeps changing
 
-// The part of a live piece that lies in the window. Its parts in earlier windows must be of the same generation.
-Status copy_live_part(const Placement& placement, const HostPiece& source, const ImageWindow& window,
-                      manifest::Chunk& chunk) {
-  const std::uint64_t first = std::max(placement.begin, window.begin);
-  const std::uint64_t last = std::min(placement.begin + placement.bytes, window.begin + window.bytes);
-  if (first >= last) return {};
-  const auto copied =
-      copy_live(source.data + (first - placement.begin), window.snapshot.memory().data() + (first - window.begin),
-                last - first, *source.live_generation, kPatience);
-  if (!copied.ok()) return Error(copied.error()).with_tensor(source.piece.tensor);
-  if (first > placement.begin && chunk.generation != *copied) {
-    return Error(ErrorCode::changed, "it changed between two waves of the copy, and they would not belong together")
-        .with_tensor(source.piece.tensor)
-        .with_hint("Give the checkpointer an arena that holds the whole state");
+// Pieces that share a counter, as far as they lie in a window.
+struct LivePage {
+  std::vector<std::size_t> placements;
+  std::vector<LiveRange> ranges;
+};
+
+// Live pages of a window, and what was copied of them in the windows before.
+class LivePages {
+ public:
+  void add(std::size_t placement, const std::uint64_t* counter, LiveRange range) {
+    const auto [found, fresh] = position_.try_emplace(counter, pages_.size());
+    if (fresh) {
+      pages_.emplace_back();
+      counters_.push_back(counter);
+    }
+    pages_[found->second].placements.push_back(placement);
+    pages_[found->second].ranges.push_back(range);
   }
-  chunk.generation = *copied;
-  return {};
-}
+
+  // Puts down the generations. All parts of a page must be of one, those of earlier windows too.
+  Status copy(Layout& layout, const State& state) {
+    std::mutex mutex;
+    Status first;
+    std::vector<std::uint64_t> copied(pages_.size());
+    in_parallel(pages_.size(), [&](std::uint64_t i) {
+      const auto generation = copy_live(pages_[i].ranges, *counters_[i], kPatience);
+      if (generation.ok()) {
+        copied[i] = *generation;
+        return;
+      }
+      const std::lock_guard lock(mutex);
+      if (first.ok()) first = Error(generation.error()).with_tensor(layout.chunks[pages_[i].placements[0]].tensor);
+    });
+    IC_CHECK(first);
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+      const auto [before, fresh] = copied_.try_emplace(counters_[i], copied[i]);
+      if (!fresh && before->second != copied[i]) {
+        return Error(ErrorCode::changed, "it changed between two waves of the copy, and they would not belong together")
+            .with_tensor(state.pieces[layout.placements[pages_[i].placements[0]].piece].piece.tensor)
+            .with_hint("Give the checkpointer an arena that holds the whole state");
+      }
+      for (const std::size_t placement : pages_[i].placements) layout.chunks[placement].generation = copied[i];
+    }
+    pages_.clear();
+    counters_.clear();
+    position_.clear();
+    return {};
+  }
+
+ private:
+  std::vector<LivePage> pages_;
+  std::vector<const std::uint64_t*> counters_;                      // of pages_
+  std::unordered_map<const std::uint64_t*, std::size_t> position_;  // of a counter in pages_
+  std::unordered_map<const std::uint64_t*, std::uint64_t> copied_;  // generations, of all windows until now
+};
 
 struct DeviceItem {
   int device = -1;
@@ -46,9 +85,10 @@ struct Items {
   std::vector<DeviceItem> on_devices;
 };
 
-// Live pieces are copied at once. `next`: the first placement that does not end before the window; moved on to the next
+// Live pieces go to `live`. `next`: the first placement that does not end before the window; moved on to the next
 // one's.
-Result<Items> items_of(Layout& layout, const State& state, const ImageWindow& window, std::size_t& next) {
+Result<Items> items_of(const Layout& layout, const State& state, const ImageWindow& window, std::size_t& next,
+                       LivePages& live) {
   const std::uint64_t end = window.begin + window.bytes;
   std::byte* to = window.snapshot.memory().data();
   Items items;
@@ -70,7 +110,12 @@ Result<Items> items_of(Layout& layout, const State& state, const ImageWindow& wi
     const Placement& placement = layout.placements[i];
     const HostPiece& source = state.pieces[placement.piece];
     if (source.live_generation != nullptr) {
-      IC_CHECK(copy_live_part(placement, source, window, layout.chunks[i]));
+      const std::uint64_t first = std::max(placement.begin, window.begin);
+      const std::uint64_t last = std::min(placement.begin + placement.bytes, end);
+      if (first < last) {
+        const LiveRange range{source.data + (first - placement.begin), to + (first - window.begin), last - first};
+        live.add(i, source.live_generation, range);
+      }
     } else if (source.strides.empty()) {
       add_run(source, placement.begin, placement.bytes);
     } else {
@@ -115,15 +160,17 @@ Result<std::shared_ptr<Arrival>> push_windows(Layout& layout, const State& state
   std::shared_ptr<gpu::Device> pin_for;
   IC_TRY(const std::shared_ptr<DeviceCopies> copies, open_devices(layout, state, pin_for));
   const std::uint64_t window_max = arenas.window_bytes();
-  std::size_t next = 0;           // placement
+  std::size_t next = 0;  // placement
+  LivePages live;
   std::shared_ptr<Arrival> last;  // behind it all copies are done: streams work in order
   for (std::uint64_t begin = 0; begin < layout.bytes; begin += window_max) {
     const Clock::TimePoint asked = steady_clock().now();
     ImageWindow window(begin, std::min(window_max, layout.bytes - begin));
     IC_TRY(window.snapshot, arenas.acquire(align_up(window.bytes, memory::kArenaAlignment), pin_for));
     const Clock::TimePoint acquired = steady_clock().now();
-    IC_TRY(Items items, items_of(layout, state, window, next));
-    const Status filled = fill(window, std::move(items), copies.get());
+    IC_TRY(Items items, items_of(layout, state, window, next, live));
+    Status filled = fill(window, std::move(items), copies.get());
+    if (filled.ok()) filled = live.copy(layout, state);
     if (!filled.ok()) {
       if (copies != nullptr) static_cast<void>(copies->drain());  // before the window goes
       return filled.error();

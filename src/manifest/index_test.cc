@@ -23,6 +23,8 @@ Index example() {
       {"empty", Dtype::bf16, {0, 3}, {{0, 0}, {0, 3}}, 0, 65'537, 0},
       {"größe", Dtype::u8, {3}, {{0}, {3}}, 0, 65'534, 3},
   };
+  index.chunks[0].generation = 0;
+  index.chunks[1].generation = UINT64_MAX;
   index.metadata = {{"torch", "2.13"}, {"a", "\"quoted\"\n"}};
   return index;
 }

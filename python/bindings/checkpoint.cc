@@ -27,6 +27,7 @@
 #include "infercluster/checkpoint.h"
 #include "running.h"
 #include "safetensors/dtype.h"
+#include "tensors.h"
 
 namespace nb = nanobind;
 
@@ -34,7 +35,6 @@ namespace infercluster::python {
 namespace {
 
 using checkpoint::Checkpoint;
-using checkpoint::Piece;
 
 // Keeps the ranks that its checkpointer talks to.
 struct Owner {
@@ -42,49 +42,10 @@ struct Owner {
   std::unique_ptr<checkpoint::Checkpointer> checkpointer;
 };
 using Checkpointer = Running<Owner>;
-using Numbers = std::vector<std::uint64_t>;
 using Saved = std::shared_ptr<checkpoint::Save>;
 
 nb::str as_text(std::string_view text) {
   return nb::str(text.data(), text.size());
-}
-
-// Of one rank, to save or to load into. Memory at addresses is the caller's, who keeps it until the call returns.
-class Tensors {
- public:
-  void add(std::string name, const std::string& dtype, Numbers shape, Numbers offsets, Numbers lengths,
-           std::uintptr_t address, checkpoint::Strides strides) {
-    const auto known = safetensors::parse_dtype(dtype);
-    if (!known) raise(Error(ErrorCode::invalid_argument, "there is no dtype \"" + dtype + "\"").with_tensor(name));
-    pieces.push_back({std::move(name), *known, std::move(shape), {std::move(offsets), std::move(lengths)}});
-    memory.push_back({reinterpret_cast<std::byte*>(address), std::move(strides)});  // NOLINT: the caller's tensor
-  }
-
-  // Of the tensor that was added last. `cuts`: dimension of the mesh, dimension of the tensor, in the order they are
-  // made.
-  void shard(const std::shared_ptr<checkpoint::Mesh>& mesh,
-             const std::vector<std::pair<std::uint64_t, std::uint64_t>>& cuts) {
-    if (pieces.empty()) raise(Error(ErrorCode::invalid_argument, "no tensor was added"));
-    checkpoint::Sharding sharding{mesh, {}};
-    for (const auto& [mesh_dimension, tensor_dimension] : cuts)
-      sharding.cuts.push_back({mesh_dimension, tensor_dimension});
-    pieces.back().sharding = std::move(sharding);
-  }
-
-  struct Memory {
-    std::byte* data = nullptr;
-    checkpoint::Strides strides;
-  };
-  std::vector<Piece> pieces;
-  std::vector<Memory> memory;
-};
-
-checkpoint::State state_of(const Tensors& tensors, manifest::Metadata metadata) {
-  checkpoint::State state;
-  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
-    state.pieces.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
-  state.metadata = std::move(metadata);
-  return state;
 }
 
 Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std::uint64_t keep,
@@ -109,13 +70,12 @@ Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std:
 Saved save(const Checkpointer& self, std::uint64_t step, const Tensors& tensors, manifest::Metadata metadata,
            bool replace, bool wait) {
   const auto owner = self.get();
-  const checkpoint::State state = state_of(tensors, std::move(metadata));
   checkpoint::SaveOptions options;
   if (wait) options.wait = checkpoint::Wait::until_durable;
   options.exists = replace ? checkpoint::Exists::replace : checkpoint::Exists::error;
   // Const for everybody, which Python cannot say.
-  return std::const_pointer_cast<checkpoint::Save>(
-      unwrap(without_gil([&] { return owner->checkpointer->save(step, state, options); })));
+  return std::const_pointer_cast<checkpoint::Save>(unwrap(
+      without_gil([&] { return owner->checkpointer->save(step, tensors.state(std::move(metadata)), options); })));
 }
 
 ErrorCode code_of(std::string_view name) {
@@ -172,13 +132,6 @@ void bind_save(nb::module_& module) {
       .def("report", &report_of);
 }
 
-std::vector<checkpoint::Target> targets_of(const Tensors& tensors) {
-  std::vector<checkpoint::Target> targets;
-  for (std::size_t i = 0; i < tensors.pieces.size(); ++i)
-    targets.push_back({tensors.pieces[i], tensors.memory[i].data, tensors.memory[i].strides});
-  return targets;
-}
-
 nb::dict load_report_of(const checkpoint::RestoreReport& report) {
   nb::dict result;
   result["bytes"] = report.bytes_wanted;
@@ -192,7 +145,7 @@ nb::dict load_report_of(const checkpoint::RestoreReport& report) {
 
 nb::dict restore_together(const Checkpointer& self, const Checkpoint& checkpoint, const Tensors& tensors) {
   const auto owner = self.get();
-  const std::vector<checkpoint::Target> targets = targets_of(tensors);
+  const std::vector<checkpoint::Target> targets = tensors.targets();
   return load_report_of(unwrap(
       without_gil([&] { return owner->checkpointer->restore(checkpoint, targets, checkpoint::RestoreOptions{}); })));
 }
@@ -289,7 +242,7 @@ nb::list metadata_of(const Checkpoint& self) {
 }
 
 nb::dict restore(const Checkpoint& self, const Tensors& tensors) {
-  const std::vector<checkpoint::Target> targets = targets_of(tensors);
+  const std::vector<checkpoint::Target> targets = tensors.targets();
   return load_report_of(unwrap(without_gil([&] { return self.restore(targets, checkpoint::RestoreOptions{}); })));
 }
 
@@ -335,9 +288,8 @@ std::tuple<Part, std::uint64_t, bool> write_part(const PartSaver& self, const nb
                                                  const Tensors& tensors, manifest::Metadata metadata) {
   const auto saver = self.get();
   const std::string path = string_of(directory);
-  const checkpoint::State state = state_of(tensors, std::move(metadata));
-  const checkpoint::SavedPart part =
-      unwrap(without_gil([&] { return saver->write(path, ticket_of(ticket), node, world, state); }));
+  const checkpoint::SavedPart part = unwrap(without_gil(
+      [&] { return saver->write(path, ticket_of(ticket), node, world, tensors.state(std::move(metadata))); }));
   return {{part.index.name, part.index.bytes, part.index.crc32c}, part.bytes, part.report.direct};
 }
 
@@ -347,7 +299,7 @@ void commit_parts(const PartSaver& self, const nb::bytes& directory, const Ticke
   const std::string path = string_of(directory);
   std::vector<manifest::IndexReference> indexes;
   for (const auto& [name, bytes, crc32c] : parts) indexes.push_back({name, bytes, crc32c});
-  unwrap(without_gil([&] { return saver->commit(path, ticket_of(ticket), world, std::move(indexes), held.pieces); }));
+  unwrap(without_gil([&] { return saver->commit(path, ticket_of(ticket), world, std::move(indexes), held.pieces()); }));
 }
 
 void discard_part(const PartSaver& self, const nb::bytes& directory, const Ticket& ticket) {
@@ -370,12 +322,7 @@ void bind_part_saver(nb::module_& module) {
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
-  nb::class_<Tensors>(module, "Tensors")
-      .def(nb::init<>())
-      .def("add", &Tensors::add, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("offsets"),
-           nb::arg("lengths"), nb::arg("address"), nb::arg("strides"))
-      .def("shard", &Tensors::shard, nb::arg("mesh"), nb::arg("cuts"))
-      .def("__len__", [](const Tensors& self) { return self.pieces.size(); });
+  bind_tensors(module);
   nb::class_<checkpoint::Mesh>(module, "Mesh");
   module.def(
       "mesh",

@@ -13,7 +13,7 @@ everything.
 from __future__ import annotations
 
 from . import _core, safetensors
-from ._checkpoint import Checkpointer, Part, Save
+from ._checkpoint import Checkpointer, Pages, Part, Save
 from ._device import DeviceTensor
 from ._errors import SafetensorError, TensorNotFoundError
 from ._experts import experts, experts_of
@@ -33,6 +33,7 @@ __all__ = [
     "Handle",
     "LoadReport",
     "Loaded",
+    "Pages",
     "Part",
     "Report",
     "SafetensorError",

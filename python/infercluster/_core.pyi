@@ -143,7 +143,20 @@ class Tensors:
     def shard(self, mesh: Mesh, cuts: Sequence[tuple[int, int]]) -> None:
         """Of the tensor that was added last: (dimension of the mesh, of the tensor), in the order they are made."""
 
+    def add_pages(
+        self,
+        names: Sequence[str],
+        slots: Sequence[int],
+        pools: Sequence[tuple[Any, ...]],
+        generations: int,
+        first_page: int,
+    ) -> None:
+        """`pools`: suffix, dtype, shape, offsets, lengths, address, stride of each; `generations` 0: to load into."""
+
     def __len__(self) -> int: ...
+
+def begin_changes(generations: int, slots: Sequence[int]) -> None: ...
+def end_changes(generations: int, slots: Sequence[int]) -> None: ...
 
 class Save:
     @property

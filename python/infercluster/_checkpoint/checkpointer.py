@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core, _log, _options
 from .._errors import TensorNotFoundError
+from . import apart, pages, ranks
 from . import exit as process_exit
-from . import ranks, tensors
 from .interrupt import in_thread
-from .restore import Restore
-from .tree import TREE_KEY, Flat
+from .restore import Restore, Trees
+from .tree import PAGES
 from .values import listed
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Checkpointer:
                 if step % 100 == 0:
                     checkpointer.save(step, state)       # returns when the state may be changed again
 
-    The state is a dict of names to tensors (torch's on any device, DTensor, numpy's, `Part`s of larger ones), plain values, and objects with
+    The state is a dict of names to tensors (torch's on any device, DTensor, numpy's, `Part`s of larger ones), `Pages` of a server, plain values, and objects with
     state_dict() and load_state_dict(), nested as it comes. A checkpoint is a folder `step-N` of safetensors files; it
     is one once it holds a valid COMMIT, and only then `latest()` names it. See `Save.status` for the events.
 
@@ -193,7 +192,7 @@ class Checkpointer:
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}; expected a whole number of 0 or more")
         try:
-            listed, metadata, memory = _taken_apart(state, self._knows_meshes)
+            listed, metadata, memory = apart.taken_apart(state, self._knows_meshes)
         except Exception as error:
             self._conclude(error)
             raise
@@ -300,6 +299,22 @@ class Checkpointer:
         self._check_open()
         return self._core.steps()
 
+    def page_ids(self, name: str, *, step: Step = "latest") -> list[Any]:
+        """
+        Of the `Pages` that were saved under this name, by all ranks; only this rank looks. So a server that starts again
+        knows which slots it needs before it loads.
+
+        Raises:
+            KeyError: there are no pages of this name. FileNotFoundError: no such step.
+        """
+        self._check_open()
+        number = None if step == "latest" else step
+        checkpoint = in_thread(lambda: _core.open_checkpoint(os.fsencode(self._root), number))
+        found = Trees(checkpoint, self.rank).find(name)
+        if not isinstance(found, dict) or PAGES not in found:
+            raise KeyError(f'{checkpoint.path} has no pages of the name "{name}"')
+        return pages.ids_of(checkpoint.tensors(), name, found[PAGES][1:])
+
     def wait(self) -> None:
         """Until every save is durable, and what goes is removed; raises why the first one failed that nobody was told of."""
         self._check_open()
@@ -346,32 +361,6 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
-
-
-def _taken_apart(state: Any, with_meshes: bool) -> tuple[_core.Tensors, list[tuple[str, str]], list[Any]]:
-    """The tensors, the texts that come back with them, and the memory that must live until it is copied."""
-    flat = Flat(state)
-    listed = _core.Tensors()
-    alive = []
-    meshes: dict[Any, _core.Mesh] = {}
-    strides: list[int]
-    for name, tensor in flat.tensors.items():
-        described = tensors.describe(name, tensor)
-        for part in described.parts:
-            address, strides = 0, []
-            if part.memory is not None:
-                is_plain = tensors.is_plain_memory(part.memory, described.dtype)
-                memory = part.memory if is_plain else tensors.as_plain(part.memory)
-                alive.append(memory)
-                address, strides = tensors.address_of(memory), tensors.strides_of(memory)
-            listed.add(name, described.dtype, described.shape, part.offsets, part.lengths, address, strides)
-        if with_meshes and described.sharding is not None:
-            spread = described.sharding
-            key = (spread.mesh_shape, spread.ranks)
-            if key not in meshes:
-                meshes[key] = _core.mesh(*key)
-            listed.shard(meshes[key], spread.cuts)
-    return listed, [(TREE_KEY, json.dumps(flat.tree, separators=(",", ":")))], alive
 
 
 def _described(error: BaseException) -> tuple[str, int, str]:

@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from .. import _core
-from . import tensors, values
+from . import pages, tensors, values
 from .checkpointer import Checkpointer
-from .tree import TENSOR, TREE_KEY
+from .tree import PAGES, TENSOR, TREE_KEY
 
 
 def _merged(one: Any, other: Any) -> Any:
@@ -57,19 +57,29 @@ def read_own(place: str, step: int | None) -> dict[str, Any]:
         trees = [{"$dict": [[name, {TENSOR: [name, "pt"]}] for name in checkpoint.tensors()]}]
     stored, listed, made = checkpoint.tensors(), _core.Tensors(), {}
 
-    def tensor_of(kind: str, content: Any) -> Any:
-        if kind != TENSOR:
+    def stored_of(kind: str, content: Any) -> Any:
+        if kind == TENSOR:
+            return tensor_of(*content)
+        if kind != PAGES:
             return values.no_stored(kind, content)
-        name, framework = content
+        path, suffixes, _ = content  # page -> pool -> tensor, or page -> tensor where there is one pool without a name
+        found = {}
+        for identity in pages.ids_of(stored, path, content[1:]):
+            names = {suffix[1:]: pages.name_of_page(path, identity) + suffix for suffix in suffixes}
+            parts = {pool: tensor_of(name, "pt") for pool, name in names.items()}
+            found[identity] = parts.get("", parts)
+        return found
+
+    def tensor_of(name: str, framework: str) -> Any:
         if name not in made:
             dtype, shape, _ = stored[name]
             made[name] = tensors.fresh(framework, dtype, shape)
             listed.add(name, dtype, shape, (0,) * len(shape), shape, tensors.address_of(made[name]), [])
         return made[name]
 
-    state: Any = values.decode(trees[0], tensor_of)
+    state: Any = values.decode(trees[0], stored_of)
     for tree in trees[1:]:
-        state = _merged(state, values.decode(tree, tensor_of))
+        state = _merged(state, values.decode(tree, stored_of))
     checkpoint.restore(listed)
     assert isinstance(state, dict)
     return state

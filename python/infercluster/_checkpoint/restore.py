@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .._errors import TensorNotFoundError
-from . import tensors, values
-from .tree import ABSENT, TENSOR, TREE_KEY, Flat, Stored, has_state
+from . import pages, tensors, values
+from .pages import Pages
+from .tree import ABSENT, PAGES, TENSOR, TREE_KEY, Flat, Stored, has_state
 from .values import listed, name_of
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Restore:
         self._missing: list[str] = []
         self._different: list[str] = []
         self._seen: set[str] = set()
+        self._pages: list[tuple[Pages, list[int]]] = []  # and the slots that are filled
         self._states: dict[str, Any] = {}  # by name: what load_state_dict() will get
 
     def collect(self, into: Any) -> None:
@@ -95,6 +98,8 @@ class Restore:
         if tensors.is_tensor(node):
             if self._is_wanted(name):
                 self._add_tensor(name, node)
+        elif isinstance(node, Pages):
+            self._add_pages(name, node)
         elif has_state(node):
             self._collect_state(node, path)
         elif isinstance(node, Mapping) and node:
@@ -108,8 +113,36 @@ class Restore:
             self._seen.update(_under(name, found))
             if found is ABSENT:
                 self._missing.append(name)
-            elif _tensors_in(found):
+            elif _holds(found, TENSOR):
                 self._different.append(f"{name} (saved as a tensor, wanted as a {type(node).__name__})")
+            elif _holds(found, PAGES):
+                self._different.append(f"{name} (saved as pages, wanted as a {type(node).__name__})")
+
+    def _add_pages(self, name: str, wanted: Pages) -> None:
+        self._seen.add(name)
+        ids = {}
+        for identity, slot in wanted._checked_ids().items():
+            page = pages.name_of_page(name, identity)
+            if self._is_wanted(name) or self._is_wanted(page):
+                if all([self._has_part(page, pool) for pool in wanted._pools]):
+                    ids[identity] = slot
+        if len(set(ids.values())) < len(ids):
+            raise ValueError(f'"{name}": two pages are to be loaded into one slot')
+        pages.add_targets(self._core_tensors, name, wanted, ids)
+        self._pages.append((wanted, list(ids.values())))
+
+    def _has_part(self, page: str, pool: pages.Pool) -> bool:
+        name = page + pool.suffix
+        self._seen.add(name)
+        if name not in self._stored:
+            self._missing.append(name)
+            return False
+        dtype, shape, _ = self._stored[name]
+        if (dtype, shape) != (pool.dtype, pool.shape):
+            self._different.append(
+                f"{name} (saved as {dtype} {list(shape)}, wanted as {pool.dtype} {list(pool.shape)}, and pages are not cast)"
+            )
+        return True
 
     def _add_tensor(self, name: str, tensor: Any) -> None:
         self._seen.add(name)
@@ -149,8 +182,9 @@ class Restore:
             self._collect(dict(node.state_dict()), path)  # by its own keys
             return
         saved = Stored(found)
-        theirs = {}
-        for key, tensor in Flat(node).tensors.items():
+        theirs: dict[str, Any] = {}
+        flat = Flat(node)
+        for key, tensor in (*flat.tensors.items(), *flat.pages.items()):
             theirs[_joined(name, key)] = tensor
             if saved.find(key) is ABSENT:
                 self._missing.append(_joined(name, key))
@@ -158,6 +192,9 @@ class Restore:
         self._seen.update(_under(name, found))
 
     def _state_tensor(self, kind: str, content: Any, theirs: dict[str, Any]) -> Any:
+        if kind == PAGES and isinstance(theirs.get(content[0]), Pages):
+            self._add_pages(content[0], theirs[content[0]])
+            return theirs[content[0]]
         if kind != TENSOR:
             return values.no_stored(kind, content)
         name, framework = content
@@ -175,7 +212,10 @@ class Restore:
 
     def read(self, checkpointer: _core.Checkpointer) -> LoadReport:
         """By all ranks of the checkpointer together; the same verdict on all."""
-        return checkpointer.restore(self._checkpoint, self._core_tensors)
+        with contextlib.ExitStack() as writing:
+            for wanted, slots in self._pages:
+                writing.enter_context(wanted.writing(slots))
+            return checkpointer.restore(self._checkpoint, self._core_tensors)
 
     def apply(self, into: Any) -> None:
         for target in self._targets:
@@ -186,7 +226,7 @@ class Restore:
     def _apply(self, node: Any, path: tuple[Any, ...]) -> Any:
         """Returns what belongs in the node's place."""
         name = name_of(path)
-        if tensors.is_tensor(node):
+        if tensors.is_tensor(node) or isinstance(node, Pages):
             return node
         if has_state(node):
             if name in self._states:
@@ -222,9 +262,9 @@ def _under(name: str, found: Any) -> set[str]:
     return {name} if found is ABSENT else {_joined(name, key) for key in Stored(found).leaves}
 
 
-def _tensors_in(json_value: Any) -> bool:
+def _holds(json_value: Any, kind: str) -> bool:
     if isinstance(json_value, list):
-        return any(_tensors_in(item) for item in json_value)
+        return any(_holds(item, kind) for item in json_value)
     if isinstance(json_value, dict):
-        return TENSOR in json_value or any(_tensors_in(item) for item in json_value.values())
+        return kind in json_value or any(_holds(item, kind) for item in json_value.values())
     return False

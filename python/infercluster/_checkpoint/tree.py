@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import tensors, values
+from .pages import Pages, kind_of
 from .values import Json, name_of
 
+PAGES = "$pages"  # in the tree of values: [name, pools, type of the ids]
 TENSOR = "$tensor"  # in the tree of values: [name, "pt" or "np"]
 TREE_KEY = "infercluster.tree"  # of the metadata that each rank saves
 
@@ -28,6 +30,7 @@ class Flat:
 
     def __init__(self, state: Any) -> None:
         self.tensors: dict[str, Any] = {}
+        self.pages: dict[str, Pages] = {}
         state = state_of(state)
         if not isinstance(state, Mapping):
             raise TypeError(
@@ -35,6 +38,10 @@ class Flat:
                 " state_dict()"
             )
         self.tree: Json = values.encode(_as_dict(state), self._leaf)
+        for path in self.pages:
+            inside = next((name for name in self.tensors if name.startswith(path + "/")), None)
+            if inside is not None:
+                raise ValueError(f'"{inside}" would be taken for one of the pages of "{path}": rename one of the keys')
 
     def _leaf(self, value: Any, path: tuple[Any, ...]) -> Json | None:
         if tensors.is_tensor(value):
@@ -43,6 +50,12 @@ class Flat:
                 raise ValueError(f'two tensors of the state have the name "{name}": rename one of the keys')
             self.tensors[name] = value
             return {TENSOR: [name, "pt" if not _is_numpy(value) else "np"]}
+        if isinstance(value, Pages):
+            name = name_of(path)
+            if name in self.pages:
+                raise ValueError(f'two values of the state have the name "{name}": rename one of the keys')
+            self.pages[name] = value
+            return {PAGES: [name, *kind_of(value)]}
         if has_state(value):
             return values.encode(_as_dict(value.state_dict()), self._leaf, path)
         if isinstance(value, Mapping) and type(value) is not dict and _has_tensors(value):
@@ -62,7 +75,7 @@ def _as_dict(state: Any) -> Any:
 
 
 def _has_tensors(value: Any) -> bool:
-    if tensors.is_tensor(value) or has_state(value):
+    if tensors.is_tensor(value) or isinstance(value, Pages) or has_state(value):
         return True
     if isinstance(value, Mapping):
         return any(_has_tensors(item) for item in value.values())

@@ -13,7 +13,7 @@ build_packages=(build-essential g++ cmake ninja-build pkg-config ccache git ca-c
 case "${1:?usage: tools/setup.sh build|bench|fuzz|lint}" in
   build) packages=("${build_packages[@]}") ;;
   bench) packages=(fio) ;;
-  fuzz) packages=(clang) ;;
+  fuzz) packages=(clang libclang-rt-dev) ;;
   lint) packages=(clang clang-format clang-tidy) ;;
   *) echo "tools/setup.sh: unknown group $1" >&2; exit 2 ;;
 esac

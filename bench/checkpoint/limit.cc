@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +40,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 char* huge_memory(std::size_t bytes) {
   void* memory = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
-  char* aligned = reinterpret_cast<char*>((reinterpret_cast<std::size_t>(memory) + kHuge - 1) / kHuge * kHuge);
+  std::size_t space = bytes + kHuge;
+  char* aligned = static_cast<char*>(std::align(kHuge, bytes, memory, space));
   madvise(aligned, bytes, MADV_HUGEPAGE);
   std::memset(aligned, 1, bytes);
   return aligned;

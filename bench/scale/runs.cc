@@ -224,14 +224,17 @@ int run(const Work& work) {
   return 0;
 }
 
-}  // namespace
-}  // namespace infercluster::scale
-
-int main(int count, char** arguments) {
-  using namespace infercluster::scale;
+int run_program(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
   const auto number = [&](int i) { return std::strtoull(arguments[i], nullptr, 10); };
   if (what == "probe" && count == 4) return probe(arguments[2], number(3) * kMiB);
   if (what == "run" && count == 5) return run({arguments[2], number(3), number(4) * kMiB});
   fail("usage: probe DIRECTORY MIB, or run DIRECTORY RANKS MIB");
+}
+
+}  // namespace
+}  // namespace infercluster::scale
+
+int main(int count, char** arguments) {
+  return infercluster::scale::run_program(count, arguments);
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that hosts read as blocks, with the CRC32C of each block taken when it was added: what is sent later is held
+// against it, whatever has become of the disk meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "os/file.h"
+
+namespace infercluster::target {
+
+inline constexpr std::uint64_t kBlockBytes = 4096;
+
+// Immutable, so any thread may use it. Whoever holds one keeps the file open, also when it was unmapped or unlinked.
+class Object {
+ public:
+  // Reads the whole file once. Errors: those of opening and reading; invalid_argument (an empty file); changed (it was
+  // written to meanwhile).
+  static Result<std::shared_ptr<const Object>> open(const std::string& path);
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size() const { return identity_.size; }        // bytes, never 0
+  [[nodiscard]] std::uint64_t blocks() const { return block_crcs_.size(); }  // the last one is padded with zeros
+  [[nodiscard]] const Fd& fd() const { return fd_; }
+  [[nodiscard]] const os::FileIdentity& identity() const { return identity_; }
+  // CRC32C of a block, with its padding.
+  [[nodiscard]] std::uint32_t crc(std::uint64_t block) const { return block_crcs_[block]; }
+
+ private:
+  Object() = default;
+
+  std::string path_;
+  Fd fd_;
+  os::FileIdentity identity_;
+  std::vector<std::uint32_t> block_crcs_;
+};
+
+}  // namespace infercluster::target

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// The target over real sockets.
+#include "target/target.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <fstream>
+
+#include "target/host_test_helpers.h"
+#include "testing/temp_dir.h"
+
+namespace infercluster::target {
+namespace {
+
+// A queue over a socket. Every wait ends after 20 s: longer than anything here takes.
+class SocketQueue {
+ public:
+  explicit SocketQueue(const Target& target) : socket_(*os::connect_tcp(target.address(), std::chrono::seconds(20))) {}
+
+  bool send(const Bytes& bytes) {
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      if (!ready(POLLOUT)) return false;
+      const ssize_t sent = ::send(socket_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      at += static_cast<std::size_t>(sent);
+    }
+    return true;
+  }
+  // Reads until something is there that `done` wants. False: the connection ended.
+  template <typename Done>
+  bool read_until(const Done& done) {
+    std::array<std::byte, 65536> buffer;
+    while (!done()) {
+      if (!ready(POLLIN)) return false;
+      const ssize_t got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (got <= 0) return false;
+      EXPECT_TRUE(host.receive(std::span(buffer).first(static_cast<std::size_t>(got)))) << host.fault;
+    }
+    return true;
+  }
+  bool closed_by_target() {
+    return !read_until([] { return false; });
+  }
+  std::optional<nvme::Completion> next() {
+    if (!read_until([&] { return !host.completions.empty(); })) return std::nullopt;
+    const nvme::Completion completion = host.completions.front();
+    host.completions.pop_front();
+    return completion;
+  }
+  void initialize(nvme::Digests digests = {}) {
+    digests_ = digests;
+    host.use(digests);
+    ASSERT_TRUE(send(initialize_bytes(digests)));
+    ASSERT_TRUE(read_until([&] { return !host.others.empty(); }));
+  }
+  nvme::Completion connect(const ConnectTo& to) {
+    EXPECT_TRUE(send(connect_bytes(to, 1, digests_)));
+    return next().value();
+  }
+  nvme::Completion command(const nvme::Command& command, std::uint32_t length = 0, std::uint16_t cid = 7) {
+    host.data.erase(cid);
+    EXPECT_TRUE(send(command_bytes(command, cid, length, digests_)));
+    return next().value();
+  }
+  std::uint16_t bring_up(const Target& target, nvme::Digests digests = {}) {
+    initialize(digests);
+    ConnectTo to;
+    to.nqn = target.subsystem().nqn;
+    const nvme::Completion completion = connect(to);
+    EXPECT_TRUE(completion.status.ok());
+    EXPECT_TRUE(
+        command(nvme::encode_property_set({.offset = nvme::kPropertyConfiguration, .bytes = 4, .value = 0x460001}))
+            .status.ok());
+    return nvme::decode_connected(completion.result).controller_id;
+  }
+  nvme::Completion open_io(const Target& target, std::uint16_t controller, std::uint16_t queue,
+                           nvme::Digests digests = {}) {
+    initialize(digests);
+    ConnectTo to{.connect = {.format = 0, .queue_id = queue, .queue_size = 127, .attributes = 0, .keep_alive_ms = 0}};
+    to.nqn = target.subsystem().nqn;
+    to.controller_id = controller;
+    return connect(to);
+  }
+  [[nodiscard]] const Fd& socket() const { return socket_; }
+
+  HostReader host;
+
+ private:
+  bool ready(short events) {
+    pollfd waited{.fd = socket_.get(), .events = events, .revents = 0};
+    const int count = poll(&waited, 1, 20'000);
+    EXPECT_GT(count, 0) << "nothing happened for 20 s";
+    return count > 0;
+  }
+
+  Fd socket_;
+  nvme::Digests digests_;
+};
+
+class TargetTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Target> start(TargetOptions options = {}) {
+    options.listen = *os::parse_socket_address("127.0.0.1:0");
+    Result<std::unique_ptr<Target>> target = Target::start(options);
+    EXPECT_TRUE(target.ok()) << target.error().to_string();
+    return *std::move(target);
+  }
+  std::string object(const std::string& name, std::size_t bytes) {
+    std::string content(bytes, '\0');
+    for (std::size_t i = 0; i < bytes; ++i) content[i] = static_cast<char>(i * 131 + i / 4096 + name.size());
+    contents_[name] = content;
+    return directory_.write(name, content);
+  }
+  Bytes expected(const std::string& name, std::uint64_t block, std::uint32_t blocks) {
+    const std::string& content = contents_[name];
+    Bytes bytes(blocks * kBlockBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const std::size_t at = block * kBlockBytes + i;
+      if (at < content.size()) bytes[i] = static_cast<std::byte>(content[at]);
+    }
+    return bytes;
+  }
+
+  testing::TempDir directory_;
+  std::map<std::string, std::string> contents_;
+};
+
+TEST_F(TargetTest, EveryByteOfEveryObjectIsReadWithEveryKindOfDigest) {
+  const std::unique_ptr<Target> target = start({.shards = 2});
+  std::vector<std::pair<std::string, Mapping>> objects;
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{4096}, std::size_t{3} << 20, (std::size_t{5} << 20) + 77}) {
+    const std::string name = "object-" + std::to_string(bytes);
+    const Result<Mapping> mapping = target->add(object(name, bytes));
+    ASSERT_TRUE(mapping.ok()) << mapping.error().to_string();
+    objects.emplace_back(name, *mapping);
+  }
+  for (const nvme::Digests digests :
+       {nvme::Digests{}, nvme::Digests{.header = true, .data = false}, nvme::Digests{.header = false, .data = true},
+        nvme::Digests{.header = true, .data = true}}) {
+    SocketQueue admin(*target);
+    const std::uint16_t controller = admin.bring_up(*target, digests);
+    SocketQueue io(*target);
+    ASSERT_TRUE(io.open_io(*target, controller, 1, digests).status.ok());
+    for (const auto& [name, mapping] : objects) {
+      for (std::uint64_t block = 0; block < mapping.object->blocks() + 10; block += 256) {
+        const nvme::Completion completion =
+            io.command(nvme::encode_read({.first_block = mapping.first_block + block, .blocks = 256}, 1), 256 * 4096);
+        ASSERT_TRUE(completion.status.ok()) << completion.status.to_string();
+        ASSERT_EQ(io.host.data.at(7), expected(name, block, 256)) << name << " at block " << block;
+      }
+    }
+    EXPECT_EQ(io.host.digests_wrong, 0U);
+  }
+}
+
+TEST_F(TargetTest, AFullQueueOfReadsIsAnsweredOnEachOfSeveralConnections) {
+  const std::unique_ptr<Target> target =
+      start({.shard = {.connections_max = 16, .buffers = 4, .zero_copy_from = 4096}});
+  const Mapping mapping = *target->add(object("many", 8 << 20));
+  SocketQueue admin(*target);
+  const std::uint16_t controller = admin.bring_up(*target);
+  std::vector<std::unique_ptr<SocketQueue>> queues;
+  for (std::uint16_t id = 1; id <= 4; ++id) {
+    queues.push_back(std::make_unique<SocketQueue>(*target));
+    ASSERT_TRUE(queues.back()->open_io(*target, controller, id).status.ok());
+    for (std::uint16_t cid = 0; cid < 64; ++cid) {
+      ASSERT_TRUE(queues.back()->send(command_bytes(
+          nvme::encode_read({.first_block = mapping.first_block + cid * 32U, .blocks = 32}, 1), cid, 32 * 4096)));
+    }
+  }
+  for (const auto& queue : queues) {
+    for (int i = 0; i < 64; ++i) ASSERT_TRUE(queue->next().value().status.ok());
+    for (std::uint16_t cid = 0; cid < 64; ++cid) ASSERT_EQ(queue->host.data.at(cid), expected("many", cid * 32U, 32));
+  }
+  const ShardCounters& counters = *target->counters()[0];
+  EXPECT_GT(counters.sends_zero_copy.load(), 0U);
+  EXPECT_EQ(counters.blocks_verified.load(), 4U * 64 * 32);
+}
+
+TEST_F(TargetTest, WithDataDigestsNoByteIsLookedAt) {
+  const std::unique_ptr<Target> target = start();
+  const Mapping mapping = *target->add(object("data", 1 << 20));
+  SocketQueue admin(*target);
+  constexpr nvme::Digests kData{.header = false, .data = true};
+  const std::uint16_t controller = admin.bring_up(*target, kData);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, controller, 1, kData).status.ok());
+  ASSERT_TRUE(
+      io.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 256}, 1), 1 << 20).status.ok());
+  EXPECT_EQ(io.host.digests_wrong, 0U);
+  EXPECT_EQ(target->counters()[0]->digests_combined.load(), 1U);
+  EXPECT_EQ(target->counters()[0]->blocks_verified.load(), 0U);
+}
+
+TEST_F(TargetTest, ABlockThatChangedOnTheDiskIsNeverTakenForARightOne) {
+  const std::unique_ptr<Target> target = start();
+  const std::string path = object("rot", 64 << 10);
+  const Mapping mapping = *target->add(path);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5 * 4096 + 17);
+    file.put('!');
+  }
+  SocketQueue admin(*target);
+  const std::uint16_t controller = admin.bring_up(*target);
+  SocketQueue plain(*target);
+  ASSERT_TRUE(plain.open_io(*target, controller, 1).status.ok());
+  EXPECT_EQ(plain.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 16}, 1), 64 << 10).status,
+            nvme::kUnrecoveredReadError);
+  EXPECT_TRUE(
+      plain.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 5}, 1), 5 * 4096).status.ok());
+  EXPECT_EQ(target->counters()[0]->blocks_corrupt.load(), 1U);
+  SocketQueue digested(*target);
+  ASSERT_TRUE(digested.open_io(*target, controller, 2, {.header = false, .data = true}).status.ok());
+  EXPECT_TRUE(
+      digested.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 16}, 1), 64 << 10).status.ok());
+  EXPECT_EQ(digested.host.digests_wrong, 1U) << "here the host's own check finds it";
+}
+
+TEST_F(TargetTest, AFileThatWasCutShortIsAnError) {
+  const std::unique_ptr<Target> target = start();
+  const std::string path = object("cut", 64 << 10);
+  const Mapping mapping = *target->add(path);
+  std::filesystem::resize_file(path, 10 << 10);
+  SocketQueue admin(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, admin.bring_up(*target), 1).status.ok());
+  EXPECT_EQ(io.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 16}, 1), 64 << 10).status,
+            nvme::kUnrecoveredReadError);
+}
+
+TEST_F(TargetTest, UnmappedBlocksAreGoneForNewReads) {
+  const std::unique_ptr<Target> target = start();
+  const Mapping mapping = *target->add(object("gone", 4096));
+  SocketQueue admin(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, admin.bring_up(*target), 1).status.ok());
+  const nvme::Command read = nvme::encode_read({.first_block = mapping.first_block, .blocks = 1}, 1);
+  EXPECT_TRUE(io.command(read, 4096).status.ok());
+  EXPECT_TRUE(*target->unmap(mapping.first_block));
+  EXPECT_EQ(io.command(read, 4096).status, nvme::kExtentGone);
+  EXPECT_FALSE(*target->unmap(mapping.first_block));
+}
+
+TEST_F(TargetTest, ARestartKeepsIdentityAndAddressesAndALostStateKeepsNeither) {
+  const std::string state = directory_.file("state");
+  const std::string kept = object("kept", 9000);
+  const std::string changed = object("changed", 9000);
+  nvme::Subsystem before;
+  Mapping kept_at;
+  Mapping changed_at;
+  {
+    const std::unique_ptr<Target> target = start({.state_path = state});
+    before = target->subsystem();
+    kept_at = *target->add(kept);
+    changed_at = *target->add(changed);
+  }
+  object("changed", 5000);
+  {
+    const std::unique_ptr<Target> target = start({.state_path = state});
+    EXPECT_EQ(target->subsystem().uuid, before.uuid);
+    EXPECT_EQ(target->subsystem().nqn, before.nqn);
+    EXPECT_EQ(target->subsystem().serial, before.serial);
+    const Mapping fresh = *target->add(changed);
+    EXPECT_GT(fresh.first_block, changed_at.first_block);
+    EXPECT_GE(fresh.first_block, kHighWaterStepBlocks) << "above all that was ever given out";
+    EXPECT_EQ(target->add(kept)->first_block, kept_at.first_block);
+  }
+  std::filesystem::remove(state);
+  const std::unique_ptr<Target> target = start({.state_path = state});
+  EXPECT_NE(target->subsystem().uuid, before.uuid);
+}
+
+TEST_F(TargetTest, MalformedInputEndsThatConnectionAlone) {
+  const std::unique_ptr<Target> target = start();
+  const Mapping mapping = *target->add(object("data", 4096));
+  SocketQueue admin(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, admin.bring_up(*target), 1).status.ok());
+  SocketQueue wrong(*target);
+  wrong.initialize();
+  ASSERT_TRUE(wrong.send(Bytes(100, std::byte{0xEE})));
+  EXPECT_TRUE(wrong.closed_by_target());
+  ASSERT_EQ(wrong.host.others.size(), 2U);
+  EXPECT_EQ(wrong.host.others[1].type, nvme::PduType::target_terminate);
+  EXPECT_TRUE(io.command(nvme::encode_read({.first_block = mapping.first_block, .blocks = 1}, 1), 4096).status.ok());
+}
+
+TEST_F(TargetTest, AConnectionTooManyIsClosedAndLaterOnesAreTaken) {
+  const std::unique_ptr<Target> target = start({.shard = {.connections_max = 1, .buffers = 4, .zero_copy_from = 4096}});
+  {
+    SocketQueue first(*target);
+    first.initialize();
+    SocketQueue second(*target);
+    EXPECT_TRUE(second.closed_by_target());
+    EXPECT_EQ(target->counters()[0]->connections_refused.load(), 1U);
+  }
+  for (;;) {
+    SocketQueue third(*target);
+    ASSERT_TRUE(third.send(initialize_bytes()));
+    if (third.read_until([&] { return !third.host.others.empty(); })) break;  // else the first is not gone yet
+  }
+}
+
+TEST_F(TargetTest, TheAdminQueuesEndIsTheEndOfTheOthers) {
+  const std::unique_ptr<Target> target = start();
+  auto admin = std::make_unique<SocketQueue>(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, admin->bring_up(*target), 1).status.ok());
+  admin.reset();
+  EXPECT_TRUE(io.closed_by_target());
+}
+
+TEST_F(TargetTest, StoppingEndsConnectionsThatAreInTheMiddleOfReads) {
+  std::unique_ptr<Target> target = start();
+  const Mapping mapping = *target->add(object("large", 4 << 20));
+  SocketQueue admin(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, admin.bring_up(*target), 1).status.ok());
+  for (std::uint16_t cid = 0; cid < 100; ++cid) {
+    ASSERT_TRUE(io.send(
+        command_bytes(nvme::encode_read({.first_block = mapping.first_block, .blocks = 256}, 1), cid, 1 << 20)));
+  }
+  target.reset();
+  EXPECT_TRUE(io.closed_by_target());
+}
+
+TEST_F(TargetTest, APortInUseIsAnError) {
+  const std::unique_ptr<Target> target = start();
+  const Result<std::unique_ptr<Target>> second = Target::start({.listen = target->address()});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().system_errno(), EADDRINUSE);
+  EXPECT_FALSE(second.error().hint().empty());
+}
+
+}  // namespace
+}  // namespace infercluster::target

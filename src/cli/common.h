@@ -61,6 +61,7 @@ void add_load(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_seal(CLI::App& app, Action& action);
 void add_synth(CLI::App& app, Action& action);
+void add_target(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 
 }  // namespace infercluster::cli

@@ -8,6 +8,14 @@ namespace {
 
 volatile sig_atomic_t signal_seen = 0;
 
+sigset_t ending_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
 void remember(int signal) {
   signal_seen = signal;
 }
@@ -21,6 +29,19 @@ void catch_signals() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+void hold_signals() {
+  const sigset_t ends = ending_signals();
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+}
+
+int wait_for_signal() {
+  const sigset_t ends = ending_signals();
+  int signal = 0;
+  sigwait(&ends, &signal);
+  pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
+  return signal;
 }
 
 int caught_signal() {

@@ -7,6 +7,11 @@ namespace infercluster::cli {
 // without this.
 void catch_signals();
 
+// For what serves until it is told to end. From hold_signals() on, which comes before any thread is started, SIGINT and
+// SIGTERM wait; wait_for_signal() returns the first of them, and a second one kills, as without this.
+void hold_signals();
+int wait_for_signal();
+
 // The signal that came, or 0. Any thread.
 int caught_signal();
 

@@ -114,6 +114,12 @@ Result<State> new_state(std::string nqn) {
   if (getrandom(state.uuid.data(), state.uuid.size(), 0) != static_cast<ssize_t>(state.uuid.size())) {
     return Error::from_errno(errno, "cannot get random numbers");
   }
+  // Where its addresses begin is as random: a host that was connected to an older namespace may ask for old blocks
+  // before it has noticed the new UUID, and must find nothing there.
+  std::uint32_t slot = 0;
+  if (getrandom(&slot, sizeof(slot), 0) != static_cast<ssize_t>(sizeof(slot)))
+    return Error::from_errno(errno, "cannot get random numbers");
+  state.high_water_block = kEdgeBlocks + slot % (kSpaceBlocks / 2 / kHighWaterStepBlocks) * kHighWaterStepBlocks;
   // Version 4, variant 1 (RFC 4122, section 4.4).
   state.uuid[6] = (state.uuid[6] & std::byte{0x0F}) | std::byte{0x40};
   state.uuid[8] = (state.uuid[8] & std::byte{0x3F}) | std::byte{0x80};

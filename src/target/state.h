@@ -34,7 +34,8 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-// A new identity, by the kernel's random numbers. `nqn` empty: one from the UUID.
+// A new identity, by the kernel's random numbers, and a beginning for its addresses in the lower half of the space.
+// `nqn` empty: one from the UUID.
 Result<State> new_state(std::string nqn);
 
 std::string encode(const State& state);

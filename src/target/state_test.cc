@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "target/address_space.h"
 #include "testing/temp_dir.h"
 
 namespace infercluster::target {
@@ -24,7 +25,7 @@ TEST(State, IsReadBack) {
   const Result<State> again = decode_state(encode(example()));
   ASSERT_TRUE(again.ok()) << again.error().to_string();
   State expected = example();
-  expected.uuid = again->uuid;
+  expected.uuid = again->uuid;  // the rest is the example's
   expected.serial = again->serial;
   EXPECT_EQ(*again, expected);
 }
@@ -34,6 +35,9 @@ TEST(State, IdentitiesAreNeverTheSame) {
   const State two = *new_state("");
   EXPECT_NE(one.uuid, two.uuid);
   EXPECT_NE(one.nqn, two.nqn);
+  EXPECT_NE(one.high_water_block, two.high_water_block) << "one in 2^21 such pairs may be the same";
+  EXPECT_GE(one.high_water_block, kEdgeBlocks);
+  EXPECT_LE(one.high_water_block, kSpaceBlocks / 2 + kEdgeBlocks);
   EXPECT_TRUE(nvme::check_nqn(one.nqn).ok());
   EXPECT_EQ(nvme::to_string(one.uuid)[14], '4');
   EXPECT_LE(one.serial.size(), 20U);

@@ -26,7 +26,6 @@ Result<State> first_state(const TargetOptions& options) {
     }
   }
   IC_TRY(State fresh, new_state(options.nqn));
-  fresh.high_water_block = kEdgeBlocks;
   if (!options.state_path.empty()) IC_CHECK(save_state(options.state_path, fresh));
   return fresh;
 }

@@ -57,6 +57,7 @@ Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std:
   options.retention = {.keep = keep, .keep_every = keep_every};
   options.arena_bytes = arena_bytes;
   options.max_write_rate = max_write_rate;
+  options.stock_dcp = checkpoint::StockDcp::counted;
   options.call_deadline = in_nanoseconds(call_seconds);
   options.write_deadline = in_nanoseconds(write_seconds);
   if (ranks) {
@@ -205,6 +206,14 @@ std::shared_ptr<Checkpoint> open_in(const nb::bytes& directory) {
   }));
 }
 
+bool is_stock(const nb::bytes& directory) {
+  const std::string path = string_of(directory);
+  return unwrap(without_gil([&]() -> Result<bool> {
+    const auto opened = io::system_files().open_directory(path);
+    return opened.ok() ? checkpoint::is_stock_dcp(io::system_files(), *opened) : Result<bool>(false);
+  }));
+}
+
 // By tensor: offsets and lengths of what each chunk holds, but for chunks without elements.
 nb::dict boxes_of(const Checkpoint& self) {
   nb::dict result;
@@ -249,6 +258,7 @@ nb::dict restore(const Checkpoint& self, const Tensors& tensors) {
 void bind_restore(nb::module_& module) {
   nb::class_<Checkpoint>(module, "Checkpoint")
       .def_prop_ro("path", [](const Checkpoint& self) { return self.path(); })
+      .def_prop_ro("step", [](const Checkpoint& self) { return self.commit().step; })
       .def_prop_ro("world", [](const Checkpoint& self) { return self.commit().world; })
       .def_prop_ro("epoch", [](const Checkpoint& self) { return self.commit().epoch; })
       .def_prop_ro("save_id", [](const Checkpoint& self) { return self.commit().save_id; })
@@ -257,6 +267,7 @@ void bind_restore(nb::module_& module) {
       .def("metadata", &metadata_of)
       .def("restore", &restore, nb::arg("tensors"));
   module.def("open_checkpoint", &open_step, nb::arg("root"), nb::arg("step"));
+  module.def("is_stock_dcp", &is_stock, nb::arg("directory"));
   module.def("open_checkpoint_in", &open_in, nb::arg("directory"));
 }
 

@@ -54,6 +54,8 @@ Result<std::unique_ptr<Checkpoint>> open_at(const std::string& place, std::optio
                                            ", and not of step " + std::to_string(*step))
         .with_path(place);
   }
+  IC_TRY(const bool stock, is_stock_dcp(calls, directory));
+  if (stock) return stock_dcp_error(directory);
   if (!step) {
     IC_TRY(step, newest_whole_step(calls, directory));
     if (!step) {

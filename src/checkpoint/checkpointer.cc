@@ -273,7 +273,7 @@ Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
   const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
   IC_TRY(const std::shared_ptr<exchange::Exchange> ranks, next_exchange());
   const auto find = [this](const std::vector<std::string>&) -> Result<std::string> {
-    IC_TRY(const auto newest, newest_whole_step(*shared.calls, shared.root));
+    IC_TRY(const auto newest, newest_whole_step(*shared.calls, shared.root, shared.options.stock_dcp));
     exchange::Writer out;
     out.number(newest.has_value() ? 1 : 0);
     out.number(newest.value_or(0));
@@ -381,11 +381,11 @@ Status Checkpointer::prepare(std::uint64_t bytes, int device) {
 }
 
 Result<std::vector<std::uint64_t>> Checkpointer::steps() const {
-  return committed_steps(*impl_->shared.calls, impl_->shared.root);
+  return committed_steps(*impl_->shared.calls, impl_->shared.root, impl_->shared.options.stock_dcp);
 }
 
 Result<std::optional<std::uint64_t>> Checkpointer::latest() const {
-  return newest_whole_step(*impl_->shared.calls, impl_->shared.root);
+  return newest_whole_step(*impl_->shared.calls, impl_->shared.root, impl_->shared.options.stock_dcp);
 }
 
 }  // namespace infercluster::checkpoint

@@ -66,6 +66,9 @@ struct Options {
     double rate_least = 8.0 * 1024 * 1024;                         // bytes per second that the writing gets in any case
   };
   Foreground foreground = {};
+  // Whether steps(), latest() and agree_on_latest() count what torch.distributed.checkpoint saved, which restore() does
+  // not read.
+  StockDcp stock_dcp = StockDcp::passed_over;
   // How long a rank waits for the others: until all called save(), and until all have written.
   std::chrono::nanoseconds call_deadline = std::chrono::minutes(5);
   std::chrono::nanoseconds write_deadline = std::chrono::hours(1);

@@ -65,6 +65,13 @@ Result<manifest::Index> read_index(io::FileCalls& calls, const io::Directory& di
   return index;
 }
 
+// What cannot be looked at does not count.
+bool counts_as_stock(io::FileCalls& calls, const io::Directory& directory, StockDcp stock) {
+  if (stock == StockDcp::passed_over) return false;
+  const auto found = is_stock_dcp(calls, directory);
+  return found.ok() && *found;
+}
+
 Status read_whole_index(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit,
                         const manifest::IndexReference& reference, manifest::Index& into) {
   IC_TRY(into, read_index(calls, directory, commit, reference));
@@ -125,7 +132,28 @@ Result<std::vector<std::uint64_t>> list_steps(io::FileCalls& calls, const io::Di
   return steps;
 }
 
-Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root) {
+Result<bool> is_stock_dcp(io::FileCalls& calls, const io::Directory& directory) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+  bool has_metadata = false;
+  bool has_data = false;
+  for (const io::Entry& entry : entries) {
+    if (entry.is_directory) continue;
+    if (epoch_of_commit(entry.name)) return false;
+    has_metadata |= entry.name == ".metadata";
+    has_data |= entry.name.starts_with("__") && entry.name.ends_with(".distcp");
+  }
+  return has_metadata && has_data;
+}
+
+Error stock_dcp_error(const io::Directory& directory) {
+  return Error(ErrorCode::unsupported, "it is a stock checkpoint of torch.distributed.checkpoint")
+      .with_path(directory.path)
+      .with_hint(
+          "Checkpointer.load and infercluster.dcp.Reader in Python read it; `infercluster checkpoint import` makes "
+          "it one of ours");
+}
+
+Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root, StockDcp stock) {
   IC_TRY(const std::vector<std::uint64_t> all, list_steps(calls, root));
   std::vector<std::uint64_t> steps;
   for (const std::uint64_t step : all) {
@@ -133,7 +161,7 @@ Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const i
     if (!directory.ok()) continue;  // gone meanwhile
     const auto commit = read_commit(calls, *directory);
     if (!commit.ok()) log_warning("this checkpoint does not count as one: " + commit.error().to_string());
-    if (commit.ok() && commit->has_value()) steps.push_back(step);
+    if (commit.ok() && (commit->has_value() || counts_as_stock(calls, *directory, stock))) steps.push_back(step);
   }
   return steps;
 }
@@ -152,10 +180,14 @@ bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t ste
   return whole.ok();
 }
 
-Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root) {
+Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root,
+                                                       StockDcp stock) {
   IC_TRY(const std::vector<std::uint64_t> steps, list_steps(calls, root));
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (is_whole(calls, root, *step)) return std::optional<std::uint64_t>(*step);
+    if (stock == StockDcp::passed_over) continue;
+    const auto directory = calls.open_directory_in(root, step_name(*step));
+    if (directory.ok() && counts_as_stock(calls, *directory, stock)) return std::optional<std::uint64_t>(*step);
   }
   return std::optional<std::uint64_t>();
 }

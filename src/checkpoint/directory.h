@@ -73,11 +73,20 @@ Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_
 // Removes trash of exactly such a name.
 Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name);
 
+// Whether torch.distributed.checkpoint's own writer has saved it: .metadata, which it writes last, files __*.distcp,
+// and no commit of ours. It is read by the Python package alone, and never removed.
+Result<bool> is_stock_dcp(io::FileCalls& calls, const io::Directory& directory);
+// What to say where such a directory is asked for.
+Error stock_dcp_error(const io::Directory& directory);
+enum class StockDcp : std::uint8_t { passed_over, counted };
+
 // Steps with a commit, ascending; those whose record cannot be used are left out, with a warning.
-Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root);
+Result<std::vector<std::uint64_t>> committed_steps(io::FileCalls& calls, const io::Directory& root,
+                                                   StockDcp stock = StockDcp::passed_over);
 // The highest step that is committed and whole by read_indexes(); nothing where there is none. What is passed over on
 // the way is a warning.
-Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root);
+Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root,
+                                                       StockDcp stock = StockDcp::passed_over);
 // Whether a step is so.
 bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t step);
 

@@ -44,7 +44,11 @@ ListedStep look_at(io::FileCalls& calls, const io::Directory& directory, std::ui
     listed.problem = commit.error();
     return listed;
   }
-  if (!commit->has_value()) return listed;
+  if (!commit->has_value()) {
+    const auto stock = is_stock_dcp(calls, directory);
+    listed.stock_dcp = stock.ok() && *stock;
+    return listed;
+  }
   listed.durable = true;
   listed.epoch = (*commit)->epoch;
   listed.world = (*commit)->world;

@@ -22,6 +22,7 @@ struct ListedStep {
   std::uint64_t epoch = 0;  // as the commit record says; so below
   std::uint64_t world = 0;
   std::optional<std::int64_t> committed_ns;  // when, since 1970
+  bool stock_dcp = false;                    // torch's own writer saved it; nothing else of it is known
   // What keeps it from being verified. None and not durable either: there is no commit record; it is being saved, or
   // its save was interrupted.
   std::optional<Error> problem;

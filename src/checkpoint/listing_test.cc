@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/directory.h"
 #include "checkpoint/names.h"
 #include "checkpoint/saved_test_helpers.h"
 #include "testing/temp_dir.h"
@@ -118,6 +119,30 @@ TEST(ChooseToRemove, AfterARollbackNeitherTheHighestNorTheLastCommittedGoes) {
   EXPECT_EQ(choose_to_remove(listing, {.keep = 1}), (Steps{800, 900}));
   EXPECT_EQ(choose_to_remove(listing, {.keep = 2}), (Steps{800, 900}));
   EXPECT_EQ(choose_to_remove(listing, {.keep = 3}), (Steps{800}));
+}
+
+TEST(ListRoot, AStockCheckpointOfTorchIsToldAndNeverRemoved) {
+  const testing::TempDir temp;
+  const std::string root = temp.path().string();
+  temp.write("step-5/.metadata", "torch's");
+  temp.write("step-5/__0_0.distcp", "torch's too");
+  temp.write("step-6/.metadata", "without data it is none");
+  test::save(root, mesh_pieces, {.step = 3});
+  const Listing listing = list(temp);
+  ASSERT_EQ(listing.steps.size(), 2U);  // the save swept step-6 away
+  EXPECT_TRUE(listing.find(5)->stock_dcp && !listing.find(5)->durable && !listing.find(5)->problem);
+  EXPECT_FALSE(listing.find(3)->stock_dcp);
+  EXPECT_EQ(listing.latest, 3U);
+  EXPECT_TRUE(std::filesystem::exists(root + "/step-5/__0_0.distcp"));
+  const auto opened = Checkpoint::open(io::system_files(), root, 5);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code(), ErrorCode::unsupported);
+  io::FileCalls& calls = io::system_files();
+  const io::Directory directory = *calls.open_directory(root);
+  EXPECT_EQ(*committed_steps(calls, directory), Steps{3});
+  EXPECT_EQ(*committed_steps(calls, directory, StockDcp::counted), (Steps{3, 5}));
+  EXPECT_EQ(*newest_whole_step(calls, directory), 3U);
+  EXPECT_EQ(*newest_whole_step(calls, directory, StockDcp::counted), 5U);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "checkpoint/neighbours.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +18,14 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30;
 constexpr auto kLook = 100ms;  // between two looks whether the job goes on
+
+constexpr const char* kSwitch = "INFERCLUSTER_RESTORE_SHARED";
+
+// Where this process may be reached; empty: nowhere.
+std::string neighbourhood() {
+  const char* const value = std::getenv(kSwitch);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+  return value != nullptr && std::string_view(value) == "0" ? std::string() : os::socket_neighbourhood();
+}
 
 std::string name_of_door(const std::string& door) {
   return "infercluster-" + door;
@@ -120,7 +129,7 @@ Status Neighbours::meet(const std::string& content, exchange::Deadline deadline)
   // It listens before anybody is told of it.
   const std::string door = random_id() + random_id();
   IC_TRY(listener_, os::LocalListener::open(name_of_door(door), job_.world()));
-  const Presence own{os::socket_neighbourhood(), door, content};
+  const Presence own{neighbourhood(), door, content};
   IC_TRY(const std::string answer, job_.decide("nodes", encode(own), &nodes_of, deadline));
   IC_TRY(Node node, decode_node(answer, job_.rank()));
   ranks_ = std::move(node.ranks);
@@ -130,8 +139,11 @@ Status Neighbours::meet(const std::string& content, exchange::Deadline deadline)
 
 Status Neighbours::connect_to_first(const std::string& door, exchange::Deadline deadline) {
   listener_.reset();
-  IC_TRY(os::LocalSocket socket, os::LocalSocket::connect(name_of_door(door)));
-  connections_.push_back({0, std::move(socket)});
+  auto socket = os::LocalSocket::connect(name_of_door(door));
+  if (!socket.ok())
+    return std::move(socket).error().with_hint("Where processes of a node may not reach each other, set " +
+                                               std::string(kSwitch) + "=0: each then reads for itself");
+  connections_.push_back({0, std::move(socket).value()});
   return connections_[0].socket.send(std::to_string(self_), -1, deadline);
 }
 
@@ -192,7 +204,7 @@ Result<os::SharedMemory> Neighbours::share_memory(std::uint64_t bytes, exchange:
 
 Result<os::LocalSocket::Message> Neighbours::receive(Connection& from, exchange::Deadline deadline) {
   while (!from.socket.wait_readable(steady_clock().now() + kLook)) {
-    IC_CHECK(job_.check());
+    IC_CHECK(check_job());
     if (steady_clock().now() < deadline) continue;
     return Error(ErrorCode::timed_out, "rank " + std::to_string(ranks_[from.to]) + " of this node did not answer");
   }
@@ -201,8 +213,16 @@ Result<os::LocalSocket::Message> Neighbours::receive(Connection& from, exchange:
   return message;
 }
 
-Status Neighbours::watch() const {
-  IC_CHECK(job_.check());
+// Less often where many ranks ask the same store.
+Status Neighbours::check_job() {
+  const Clock::TimePoint now = steady_clock().now();
+  if (now < next_check_) return {};
+  next_check_ = now + std::max<Clock::Duration>(kLook, job_.world() * 125us);
+  return job_.check();
+}
+
+Status Neighbours::watch() {
+  IC_CHECK(check_job());
   for (const Connection& connection : connections_) {
     if (connection.socket.ended()) return has_ended(connection.to);
   }

@@ -23,7 +23,7 @@ class Neighbours {
 
   // First, once, by all ranks of the job. `content`: what they are about to do together; where it differs, all are
   // refused (invalid_argument). Ranks find each other where they are of one user, in one boot of a kernel and one
-  // network namespace; others are alone.
+  // network and user namespace; others are alone, and so is one with INFERCLUSTER_RESTORE_SHARED=0.
   Status meet(const std::string& content, exchange::Deadline deadline);
 
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }  // of this node, ascending; this one too
@@ -36,7 +36,7 @@ class Neighbours {
 
   // Whether the job goes on, and every process that this one is connected with is there: the first rank of the node
   // watches the others, and they watch it. They stay connected until this is destroyed.
-  [[nodiscard]] Status watch() const;
+  Status watch();
 
  private:
   struct Connection {
@@ -45,10 +45,12 @@ class Neighbours {
   };
   Status connect_to_first(const std::string& door, exchange::Deadline deadline);
   Status let_in_others(exchange::Deadline deadline);
+  Status check_job();
   Result<os::LocalSocket::Message> receive(Connection& from, exchange::Deadline deadline);
   [[nodiscard]] Error has_ended(std::size_t neighbour) const;
 
   exchange::Exchange& job_;
+  Clock::TimePoint next_check_;
   std::vector<int> ranks_;
   std::size_t self_ = 0;
   std::optional<os::LocalListener> listener_;

@@ -47,6 +47,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(io::FileCalls& calls, const
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open_directory(io::FileCalls& calls, const io::Directory& directory) {
   IC_TRY(auto commit, read_commit(calls, directory));
   if (!commit) {
+    IC_TRY(const bool stock, is_stock_dcp(calls, directory));
+    if (stock) return stock_dcp_error(directory);
     return Error(ErrorCode::not_found, "there is no commit record, so this is no checkpoint")
         .with_path(directory.path)
         .with_hint("Its save did not finish; use an earlier step");

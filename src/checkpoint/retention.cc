@@ -56,6 +56,8 @@ Status sweep(io::FileCalls& calls, const io::Directory& root, const std::set<std
     if (!directory.ok()) continue;
     const auto commit = read_commit(calls, *directory);
     if (!commit.ok() || commit->has_value()) continue;
+    const auto stock = is_stock_dcp(calls, *directory);
+    if (!stock.ok() || *stock) continue;
     log_warning(directory->path + ": removing what an interrupted save left behind");
     keep_first(first, remove_step(calls, root, *step, random_id(), Remove::uncommitted_only));
   }

@@ -44,6 +44,7 @@ std::string age_text(const std::optional<std::int64_t>& committed_ns) {
 
 std::string state_text(const checkpoint::ListedStep& step) {
   if (step.verified) return "durable, verified";
+  if (step.stock_dcp) return "stock DCP checkpoint (torch.distributed.checkpoint)";
   const std::string why = step.problem ? step.problem->to_string() : "no commit record";
   return (step.durable ? "durable, not verified: " : "not durable: ") + why;
 }

@@ -27,6 +27,7 @@ nlohmann::ordered_json to_json(const checkpoint::ListedStep& step, bool latest) 
   std::optional<double> committed;  // seconds since 1970
   if (step.committed_ns) committed = static_cast<double>(*step.committed_ns) / 1e9;
   json["committed"] = or_null(committed);
+  json["stock_dcp"] = step.stock_dcp;
   json["problem"] = or_null(step.problem);
   return json;
 }

@@ -64,10 +64,13 @@ Error late() {
 std::string socket_neighbourhood() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
-  struct stat network {};
-  if (boot.empty() || ::stat("/proc/self/ns/net", &network) != 0) return {};
-  return boot + " " + std::to_string(network.st_dev) + ":" + std::to_string(network.st_ino) + " " +
-         std::to_string(::geteuid());
+  if (boot.empty()) return {};
+  for (const char* space : {"/proc/self/ns/net", "/proc/self/ns/user"}) {
+    struct stat found {};
+    if (::stat(space, &found) != 0) return {};
+    boot += " " + std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
+  }
+  return boot + " " + std::to_string(::geteuid());
 }
 
 Result<LocalSocket> LocalSocket::connect(const std::string& name) {

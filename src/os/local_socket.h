@@ -14,7 +14,8 @@
 
 namespace infercluster::os {
 
-// Processes for which this is equal reach each other by name: the same boot of a kernel, network namespace and user.
+// Processes for which this is equal reach each other by name: the same boot of a kernel, namespaces of network and
+// users, and user.
 // Empty: the system does not say.
 std::string socket_neighbourhood();
 

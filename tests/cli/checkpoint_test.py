@@ -212,3 +212,20 @@ def test_prune_leaves_what_holds_other_files_and_says_so(program, root):
     removed = {entry["step"]: entry["error"] for entry in json.loads(result.stdout)["remove"]}
     assert removed[200] is None and "notes.txt" in removed[100]["text"]
     assert (root / "step-100" / "COMMIT").exists() and not (root / "step-200").exists()
+
+
+def test_a_stock_dcp_directory_is_told(program, root):
+    (root / "step-500").mkdir()
+    (root / "step-500" / ".metadata").write_bytes(b"pickled")
+    (root / "step-500" / "__0_0.distcp").write_bytes(b"zipped")
+    document = program.json("checkpoint", "ls", root)
+    steps = by_step(document)
+    assert steps[500]["stock_dcp"] and not steps[500]["durable"] and not steps[400]["stock_dcp"]
+    assert document["latest"] == 400
+    lines = {line.split()[0]: line for line in program.run("checkpoint", "ls", root).stdout.splitlines()}
+    assert lines["step-500"].endswith("stock DCP checkpoint (torch.distributed.checkpoint)")
+    for words in ([root, "--step", "500"], [root / "step-500"]):
+        error = program.error("checkpoint", "show", *words)
+        assert "stock checkpoint of torch.distributed.checkpoint" in error["text"] and "checkpoint import" in error["hint"]
+    program.json("checkpoint", "prune", root, "--keep", "1", "--yes")
+    assert (root / "step-500" / "__0_0.distcp").exists()

@@ -130,6 +130,12 @@ def test_what_ranks_of_a_node_want_is_read_once_among_them(root: pathlib.Path, g
         assert all(read > 0 and received > 0 for _, read, received in of_ranks)
 
 
+def test_ranks_may_read_each_for_itself(root: pathlib.Path) -> None:
+    run(root, 2, "env", ["wide:1"])
+    for of_rank in values(run(root, 2, "env", ["share:1"], {"INFERCLUSTER_RESTORE_SHARED": "0"})):
+        assert of_rank[0][0] == ["same", "step", "part"] and of_rank[0][2] == 0
+
+
 def test_ranks_may_want_different_names(root: pathlib.Path) -> None:
     run(root, 2, "env", ["wide:1"])
     one, other = values(run(root, 2, "env", [["share:1:same"], ["share:1:same:step"]]))

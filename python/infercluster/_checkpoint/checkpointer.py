@@ -10,17 +10,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .. import _core, _log, _options
+from .. import _core, _log
 from .._errors import TensorNotFoundError
 from . import apart, pages, ranks
 from . import exit as process_exit
+from .arguments import bytes_of, described, step_of
 from .interrupt import in_thread
-from .restore import Restore, Trees
+from .restore import OwnRestore, Saved, Trees
 from .tree import PAGES
 from .values import listed
 
 if TYPE_CHECKING:
     from .._types import LoadReport, SaveReport
+    from .stock import StockRestore
 
 Step = int | Literal["latest"]
 T = TypeVar("T")
@@ -79,16 +81,6 @@ class Save:
 
     def __repr__(self) -> str:
         return f"<infercluster.Save: step {self._step}, {self.status}>"
-
-
-def _bytes_of(value: int | str | None, name: str) -> int:
-    """0: left to the core."""
-    if value is None or value == "auto":
-        return 0
-    found = _options.byte_count(value, name)
-    if found == 0:
-        raise ValueError(f"{name} is 0; expected more")
-    return found
 
 
 class Checkpointer:
@@ -151,8 +143,8 @@ class Checkpointer:
             ranks=self._ranks,
             keep=keep,
             keep_every=keep_every or 0,
-            arena_bytes=_bytes_of(arena_bytes, "arena_bytes"),
-            max_write_rate=_bytes_of(max_write_rate, "max_write_rate"),
+            arena_bytes=bytes_of(arena_bytes, "arena_bytes"),
+            max_write_rate=bytes_of(max_write_rate, "max_write_rate"),
             call_seconds=call_timeout,
             write_seconds=write_timeout,
         )
@@ -213,6 +205,7 @@ class Checkpointer:
         into: Any,
         *,
         step: Step = "latest",
+        path: str | os.PathLike[str] | None = None,
         only: str | list[str] | None = None,
         strict: bool = True,
         cast: bool = False,
@@ -220,14 +213,21 @@ class Checkpointer:
         """
         Fills the tensors of `into`, sets its plain values, and gives objects their state. Every byte is checked against
         the checksum that was taken before it was written. Any mesh and number of ranks may load what any other saved.
+        What several ranks of a node want is read once among them.
+
+        Stock checkpoints of torch.distributed.checkpoint are loaded too: a `step-N` that holds its .metadata and
+        __*.distcp, or `path`. They have no checksums, and each rank reads them by itself; names are the keys that lead
+        to a value, joined by dots.
 
         Args:
-            into: a state as for save(). step: a number, or "latest": what rank 0 finds. only: names or shell patterns
+            into: a state as for save(). step: a number, or "latest": what rank 0 finds. path: the directory of one
+            checkpoint instead of a step of the root. only: names or shell patterns
             of what is loaded; the rest stays. strict: refuse where names are missing, or the checkpoint has more.
             cast: convert dtypes, as the framework does; refused otherwise, as other shapes always are.
 
         Returns:
-            The step; None where `latest` finds none, and nothing was loaded.
+            The step (of a stock checkpoint: the N of its directory's step-N, or 0); None where `latest` finds none, and
+            nothing was loaded.
 
         Raises:
             KeyError: names that are missing, all of them. ValueError: dtypes or shapes that differ, by name; nothing
@@ -237,19 +237,40 @@ class Checkpointer:
         self._check_open()
         if step != "latest" and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
             raise ValueError(f'step is {step!r}; expected a whole number of 0 or more, or "latest"')
-        found = in_thread(self._core.agree_on_latest, self._core.cancel) if step == "latest" else step
-        if found is None:
-            return None
+        number: int | None = None
+        if path is None:
+            number = in_thread(self._core.agree_on_latest, self._core.cancel) if step == "latest" else step
+            if number is None:
+                return None
+        elif step != "latest":
+            raise ValueError(f"path and step ({step}) were both given; name one checkpoint")
+        place = os.path.join(self._root, f"step-{number}") if path is None else os.path.abspath(os.fspath(path))
         # A rank that fails before the read says so in its place: the others are in it, or come to it.
-        restore = self._in_turn(lambda: self._looked_at(into, found, only, strict, cast))
-        self._last_load = in_thread(lambda: restore.read(self._core), self._core.cancel if self.world > 1 else None)
+        restore, found = self._in_turn(lambda: self._looked_at(into, place, number, only, strict, cast))
+        if isinstance(restore, OwnRestore):
+            self._last_load = in_thread(lambda: restore.read(self._core), self._core.cancel if self.world > 1 else None)
+        else:
+            self._last_load = self._in_turn(lambda: in_thread(restore.read_alone))
         self._in_turn(lambda: restore.apply(into))
         self._conclude(None)
         return found
 
-    def _looked_at(self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool) -> Restore:
-        checkpoint = in_thread(lambda: _core.open_checkpoint(os.fsencode(self._root), step))
-        restore = Restore(checkpoint, self.rank, only, strict, cast)
+    def _looked_at(
+        self, into: Any, path: str, step: int | None, only: str | list[str] | None, strict: bool, cast: bool
+    ) -> tuple[OwnRestore | StockRestore, int]:
+        """And the step's number. `step`: None where only the path was given."""
+        restore: OwnRestore | StockRestore
+        checkpoint: Saved
+        if _core.is_stock_dcp(os.fsencode(path)):
+            from .stock import StockCheckpoint, StockRestore
+
+            checkpoint = stock = in_thread(lambda: StockCheckpoint(path))
+            restore, found = StockRestore(stock, self.rank, only, strict, cast), step_of(path)
+        else:
+            root = os.fsencode(path if step is None else self._root)
+            own = in_thread(lambda: _core.open_checkpoint_in(root) if step is None else _core.open_checkpoint(root, step))
+            checkpoint = own
+            restore, found = OwnRestore(own, self.rank, only, strict, cast), own.step
         restore.collect(into)
         if strict and self.world == 1:
             unexpected = restore.unexpected()
@@ -258,7 +279,7 @@ class Checkpointer:
                     f"{checkpoint.path} has more than there is a place for: {listed(unexpected)}. To leave it, ask for"
                     " strict=False, or name what you want with only="
                 )
-        return restore
+        return restore, found
 
     def _in_turn(self, call: Callable[[], T]) -> T:
         """What this rank does alone, while the others go on to their next call together; its failure ends that."""
@@ -276,7 +297,7 @@ class Checkpointer:
             if failure is not None:
                 raise failure
             return
-        cause = None if failure is None else _described(failure)
+        cause = None if failure is None else described(failure)
         try:
             in_thread(lambda: self._core.conclude(cause), self._core.cancel)
         except Exception as error:
@@ -308,7 +329,7 @@ class Checkpointer:
             KeyError: there are no pages of this name. FileNotFoundError: no such step.
         """
         self._check_open()
-        number = None if step == "latest" else step
+        number = self._core.latest() if step == "latest" else step  # None: the core says what is there
         checkpoint = in_thread(lambda: _core.open_checkpoint(os.fsencode(self._root), number))
         found = Trees(checkpoint, self.rank).find(name)
         if not isinstance(found, dict) or PAGES not in found:
@@ -361,12 +382,3 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
-
-
-def _described(error: BaseException) -> tuple[str, int, str]:
-    """The core's code, errno and message of an exception."""
-    code = getattr(error, "code", None)
-    if not isinstance(code, str):
-        code = "invalid argument" if isinstance(error, (ValueError, TypeError, KeyError)) else "I/O error"
-    number = error.errno if isinstance(error, OSError) and error.errno else 0
-    return code, number, f"{type(error).__name__}: {error}"

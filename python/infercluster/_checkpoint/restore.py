@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
 from .._errors import TensorNotFoundError
@@ -19,6 +20,7 @@ from .values import listed, name_of
 
 if TYPE_CHECKING:
     from .._types import LoadReport
+    from .tensors import HeldBox, Shape
 
 
 @dataclass
@@ -28,10 +30,19 @@ class _Target:
     memory: Any  # that the core fills; when it is not the destination, copied to it afterwards
 
 
+class Saved(Protocol):
+    """A checkpoint, as far as a restore looks at it."""
+
+    @property
+    def path(self) -> str: ...
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...], int]]: ...
+    def metadata(self) -> list[dict[str, str]]: ...
+
+
 class Trees:
     """The trees that the ranks saved: a rank's own first, then the others', for what it had not."""
 
-    def __init__(self, checkpoint: _core.Checkpoint, rank: int) -> None:
+    def __init__(self, checkpoint: Saved, rank: int) -> None:
         texts = [texts.get(TREE_KEY) for texts in checkpoint.metadata()]
         own = rank if rank < len(texts) else 0
         self._texts = [texts[own], *texts[:own], *texts[own + 1 :]] if texts else []
@@ -55,23 +66,19 @@ class Trees:
         return ABSENT
 
 
-class Restore:
-    """One load. collect() looks at all of `into` and changes nothing; read() fills tensors; apply() sets the rest."""
+class Restore(ABC):
+    """One load. collect() looks at all of `into` and changes nothing; then tensors are filled; apply() sets the rest."""
 
-    def __init__(
-        self, checkpoint: _core.Checkpoint, rank: int, only: str | list[str] | None, strict: bool, cast: bool
-    ) -> None:
+    def __init__(self, checkpoint: Saved, rank: int, only: str | list[str] | None, strict: bool, cast: bool) -> None:
         self._checkpoint = checkpoint
         self._stored = checkpoint.tensors()  # name -> dtype, shape, chunks
         self._trees = Trees(checkpoint, rank)
         self._only = [only] if isinstance(only, str) else only
         self._strict, self._cast = strict, cast
-        self._core_tensors = _core.Tensors()
         self._targets: list[_Target] = []
         self._missing: list[str] = []
         self._different: list[str] = []
         self._seen: set[str] = set()
-        self._pages: list[tuple[Pages, list[int]]] = []  # and the slots that are filled
         self._states: dict[str, Any] = {}  # by name: what load_state_dict() will get
 
     def collect(self, into: Any) -> None:
@@ -128,8 +135,7 @@ class Restore:
                     ids[identity] = slot
         if len(set(ids.values())) < len(ids):
             raise ValueError(f'"{name}": two pages are to be loaded into one slot')
-        pages.add_targets(self._core_tensors, name, wanted, ids)
-        self._pages.append((wanted, list(ids.values())))
+        self._want_pages(name, wanted, ids)
 
     def _has_part(self, page: str, pool: pages.Pool) -> bool:
         name = page + pool.suffix
@@ -170,8 +176,15 @@ class Restore:
             as_is = described.dtype == dtype and tensors.is_plain_memory(part.memory, dtype)
             memory = part.memory if as_is else tensors.empty(part.memory, dtype, part.lengths)
             self._targets.append(_Target(name, part.memory, memory))
-            address, strides = tensors.address_of(memory), tensors.strides_of(memory)
-            self._core_tensors.add(name, dtype, shape, part.offsets, part.lengths, address, strides)
+            self._want(name, dtype, shape, part, memory)
+
+    @abstractmethod
+    def _want(self, name: str, dtype: str, shape: Shape, part: HeldBox, memory: Any) -> None:
+        """This memory gets that part of a tensor."""
+
+    @abstractmethod
+    def _want_pages(self, name: str, wanted: Pages, ids: Mapping[Any, int]) -> None:
+        """These slots get the pages of these ids, which are there as they are wanted."""
 
     def _collect_state(self, node: Any, path: tuple[Any, ...]) -> None:
         """What was saved decides which keys come back (an optimizer that has not stepped has no state yet); tensors
@@ -210,13 +223,6 @@ class Restore:
         self._add_tensor(name, tensor)
         return tensor
 
-    def read(self, checkpointer: _core.Checkpointer) -> LoadReport:
-        """By all ranks of the checkpointer together; the same verdict on all."""
-        with contextlib.ExitStack() as writing:
-            for wanted, slots in self._pages:
-                writing.enter_context(wanted.writing(slots))
-            return checkpointer.restore(self._checkpoint, self._core_tensors)
-
     def apply(self, into: Any) -> None:
         for target in self._targets:
             if target.memory is not target.destination:
@@ -251,6 +257,30 @@ class Restore:
             return type(node)(*items) if hasattr(node, "_fields") else tuple(items)
         found = self._trees.find(name) if self._is_wanted(name) else ABSENT
         return node if found is ABSENT else values.decode(found, values.no_stored)
+
+
+class OwnRestore(Restore):
+    def __init__(
+        self, checkpoint: _core.Checkpoint, rank: int, only: str | list[str] | None, strict: bool, cast: bool
+    ) -> None:
+        super().__init__(checkpoint, rank, only, strict, cast)
+        self._core_checkpoint, self._core_tensors = checkpoint, _core.Tensors()
+        self._filled: list[tuple[Pages, list[int]]] = []  # and the slots
+
+    def _want(self, name: str, dtype: str, shape: Shape, part: HeldBox, memory: Any) -> None:
+        address, strides = tensors.address_of(memory), tensors.strides_of(memory)
+        self._core_tensors.add(name, dtype, shape, part.offsets, part.lengths, address, strides)
+
+    def _want_pages(self, name: str, wanted: Pages, ids: Mapping[Any, int]) -> None:
+        pages.add_targets(self._core_tensors, name, wanted, ids)
+        self._filled.append((wanted, list(ids.values())))
+
+    def read(self, checkpointer: _core.Checkpointer) -> LoadReport:
+        """By all ranks of the checkpointer together; the same verdict on all."""
+        with contextlib.ExitStack() as writing:
+            for wanted, slots in self._filled:
+                writing.enter_context(wanted.writing(slots))
+            return checkpointer.restore(self._core_checkpoint, self._core_tensors)
 
 
 def _joined(name: str, key: str) -> str:

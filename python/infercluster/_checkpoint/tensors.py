@@ -64,7 +64,7 @@ def is_tensor(value: Any) -> bool:
 
 
 @functools.cache
-def _names_of_torch() -> dict[Any, str]:
+def names_of_torch() -> dict[Any, str]:
     import torch
 
     return {getattr(torch, name): dtype for dtype, name in _dtypes.TORCH_NAMES.items() if hasattr(torch, name)}
@@ -91,7 +91,7 @@ def _dtype_of(name: str, tensor: Any) -> str:
         if found is None and tensor.dtype.newbyteorder("=") in _names_of_numpy():
             raise TypeError(f'"{name}" is big-endian ({tensor.dtype}); save it with .astype(dtype.newbyteorder("="))')
     else:
-        found = _names_of_torch().get(tensor.dtype)
+        found = names_of_torch().get(tensor.dtype)
     if found is None:
         raise TypeError(
             f'"{name}" has the dtype {tensor.dtype}, which safetensors files do not have. Save a view of it: of'
@@ -167,7 +167,7 @@ def describe(name: str, tensor: Any) -> Described:
         return Described(held.dtype, tuple(tensor.shape), [HeldBox(tuple(tensor.offsets), held.shape, held.parts[0].memory)])
     if hasattr(tensor, "local_shards"):  # ShardedTensor
         shards = [(tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes), s.tensor) for s in tensor.local_shards()]
-        dtype = _names_of_torch()[tensor.metadata().tensor_properties.dtype]
+        dtype = names_of_torch()[tensor.metadata().tensor_properties.dtype]
         shape = tuple(tensor.metadata().size)
         return Described(dtype, shape, [HeldBox(*shard) for shard in shards])
     dtype = _dtype_of(name, tensor)

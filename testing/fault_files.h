@@ -58,6 +58,9 @@ class FaultFiles final : public io::FileCalls {
   Result<io::OutputFile> create(const io::Directory& directory, const std::string& name) override {
     return run("create", in(directory, name), [&] { return inner_.create(directory, name); });
   }
+  Result<io::OutputFile> open_to_write(const io::Directory& directory, const std::string& name) override {
+    return run("open_to_write", in(directory, name), [&] { return inner_.open_to_write(directory, name); });
+  }
   Status set_direct(const io::OutputFile& file, io::DirectIo direct) override {
     return run("set_direct", file.path, [&] { return inner_.set_direct(file, direct); });
   }

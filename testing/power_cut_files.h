@@ -101,6 +101,12 @@ class PowerCutFiles final : public io::FileCalls {
     add(node_of(directory), name, next_++);
     return file;
   }
+  Result<io::OutputFile> open_to_write(const io::Directory& directory, const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    auto file = inner_.open_to_write(directory, name);
+    if (file.ok()) open_[file->fd.get()] = entries_.at(node_of(directory)).at(name);
+    return file;
+  }
   Status set_direct(const io::OutputFile& file, io::DirectIo direct) override {
     return inner_.set_direct(file, direct);
   }

@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kStep = "step-";
 constexpr std::string_view kNode = "node-";
 constexpr std::string_view kMark = ".save-";
+constexpr std::string_view kProgress = ".copied-";
 constexpr std::string_view kTrash = ".trash-step-";
 constexpr std::string_view kTemporary = ".tmp";
 
@@ -45,6 +46,27 @@ std::optional<std::uint64_t> epoch_of_node_file(std::string_view name) {
   return second;
 }
 
+// Writer, segment, epoch and bytes.
+struct Progress {
+  std::uint64_t node = 0;
+  std::uint64_t number = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t bytes = 0;
+};
+
+std::optional<Progress> parse_progress(std::string_view name) {
+  if (!take(name, kProgress)) return std::nullopt;
+  const auto node = take_number(name);
+  if (!node || !take(name, ".")) return std::nullopt;
+  const auto number = take_number(name);
+  if (!number || !take(name, ".")) return std::nullopt;
+  const auto epoch = take_number(name);
+  if (!epoch || !take(name, "-")) return std::nullopt;
+  const auto bytes = take_number(name);
+  if (!bytes || !name.empty()) return std::nullopt;
+  return Progress{*node, *number, *epoch, *bytes};
+}
+
 }  // namespace
 
 std::string step_name(std::uint64_t step) {
@@ -78,6 +100,23 @@ std::string mark_name(std::uint64_t epoch, std::string_view save_id) {
   return std::string(kMark) + std::to_string(epoch) + "-" + std::string(save_id);
 }
 
+std::string progress_name(const WriterFile& writer, std::uint64_t number, std::uint64_t bytes) {
+  return std::string(kProgress) + std::to_string(writer.node) + "." + std::to_string(number) + "." +
+         std::to_string(writer.epoch) + "-" + std::to_string(bytes);
+}
+
+std::optional<std::uint64_t> parse_progress_name(std::string_view name, const WriterFile& writer,
+                                                 std::uint64_t number) {
+  const auto found = parse_progress(name);
+  if (!found || found->node != writer.node || found->epoch != writer.epoch || found->number != number)
+    return std::nullopt;
+  return found->bytes;
+}
+
+bool is_progress_name(std::string_view name) {
+  return parse_progress(name).has_value();
+}
+
 std::string trash_name(std::uint64_t step, std::string_view id) {
   return std::string(kTrash) + std::to_string(step) + "-" + std::string(id);
 }
@@ -89,6 +128,7 @@ bool is_trash_name(std::string_view name) {
 std::optional<std::uint64_t> epoch_of_file(std::string_view name) {
   if (const auto epoch = epoch_of_commit(name)) return epoch;
   if (const auto epoch = epoch_of_node_file(name)) return epoch;
+  if (const auto progress = parse_progress(name)) return progress->epoch;
   if (name.ends_with(kTemporary) && name != "COMMIT.tmp")
     return epoch_of_commit(name.substr(0, name.size() - kTemporary.size()));
   if (!take(name, kMark)) return std::nullopt;

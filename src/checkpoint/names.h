@@ -26,7 +26,12 @@ std::string commit_name(std::uint64_t epoch);
 std::string commit_temporary_name(std::uint64_t epoch);  // "COMMIT.2.tmp"
 // Put down by rank 0, so that the others know that they have opened the directory of this very save.
 std::string mark_name(std::uint64_t epoch, std::string_view save_id);  // ".save-2-0123456789abcdef"
-std::string trash_name(std::uint64_t step, std::string_view id);       // ".trash-step-100-0123456789abcdef"
+// How far a copy of a segment has come: so many bytes of it outlive the power. ".copied-3.0.1-1073741824".
+std::string progress_name(const WriterFile& writer, std::uint64_t number, std::uint64_t bytes);
+// The bytes, where it is a name for this segment.
+std::optional<std::uint64_t> parse_progress_name(std::string_view name, const WriterFile& writer, std::uint64_t number);
+bool is_progress_name(std::string_view name);
+std::string trash_name(std::uint64_t step, std::string_view id);  // ".trash-step-100-0123456789abcdef"
 bool is_trash_name(std::string_view name);
 
 // A file of a step's directory that we made; its epoch ("COMMIT": 0).

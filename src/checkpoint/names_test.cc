@@ -18,6 +18,10 @@ TEST(Names, AreReadBackAsTheyWereMade) {
   EXPECT_EQ(epoch_of_file(commit_name(7)), 7U);
   EXPECT_EQ(epoch_of_file(commit_temporary_name(7)), 7U);
   EXPECT_EQ(epoch_of_file(mark_name(7, kId)), 7U);
+  EXPECT_EQ(epoch_of_file(progress_name({3, 7}, 1, 4096)), 7U);
+  EXPECT_EQ(parse_progress_name(progress_name({3, 7}, 1, 4096), {3, 7}, 1), 4096U);
+  EXPECT_FALSE(parse_progress_name(progress_name({3, 7}, 1, 4096), {3, 8}, 1));
+  EXPECT_FALSE(parse_progress_name(progress_name({3, 7}, 1, 4096), {3, 7}, 0));
   EXPECT_EQ(epoch_of_commit("COMMIT.7"), 7U);
   EXPECT_TRUE(is_trash_name(trash_name(100, kId)));
 }
@@ -27,9 +31,10 @@ TEST(Names, WhatAnotherMadeIsNotOurs) {
        {"step-", "step-01", "step-1x", "step--1", "Step-1", "step-99999999999999999999", "step-1 "}) {
     EXPECT_FALSE(parse_step_name(name)) << name;
   }
-  for (const char* name : {"", "COMMIT.", "COMMIT.01", "COMMIT.tmp", "COMMIT.1.bak", "node-.0.1.safetensors",
-                           "node-0.0.safetensors", "node-0.0.1.safetensors.old", "node-0.0.1.2.safetensors",
-                           "node-0.index.json", "model.safetensors", ".save-1-xyz", ".metadata"}) {
+  for (const char* name :
+       {"", "COMMIT.", "COMMIT.01", "COMMIT.tmp", "COMMIT.1.bak", "node-.0.1.safetensors", "node-0.0.safetensors",
+        "node-0.0.1.safetensors.old", "node-0.0.1.2.safetensors", "node-0.index.json", "model.safetensors",
+        ".save-1-xyz", ".metadata", ".copied-1.0.1", ".copied-1.0.1-", ".copied-1.0.1-07"}) {
     EXPECT_FALSE(epoch_of_file(name)) << name;
   }
   for (const char* name : {".trash", ".trash-step-1", ".trash-step-1-", ".trash-1-0123456789abcdef",

@@ -156,8 +156,9 @@ Status finish_replacement(io::FileCalls& calls, const Begun& begun) {
     const auto epoch = epoch_of_file(entry.name);
     // "COMMIT" is the old record while ours has the longer name, and ours when it has not.
     const bool old = epoch && (entry.name == kCommitName ? moves : *epoch < begun.epoch);
-    const bool spent =
-        entry.name == commit_temporary_name(begun.epoch) || entry.name == mark_name(begun.epoch, begun.save_id);
+    const bool spent = entry.name == commit_temporary_name(begun.epoch) ||
+                       entry.name == mark_name(begun.epoch, begun.save_id) ||
+                       (is_progress_name(entry.name) && epoch == begun.epoch);
     if (old || spent) IC_CHECK(calls.remove(begun.directory, entry.name));
   }
   if (moves) {

@@ -84,7 +84,7 @@ class SegmentWrite {
   // `begin` counts from the window's.
   Status write(std::uint64_t begin, std::uint64_t length) {
     while (length > 0 && !failed_) {
-      const std::uint64_t piece = wait_for_turn(length);
+      const std::uint64_t piece = wait_for_turn(options_, length, failed_);
       for (std::uint64_t at = begin; at < begin + piece; at += kBlockBytes) {
         const std::uint64_t block = (window_->begin + at) / kBlockBytes;
         crcs_[block] = checksum::crc32c(image_.subspan(at, std::min(kBlockBytes, begin + piece - at)));
@@ -121,22 +121,6 @@ class SegmentWrite {
     return {};
   }
 
-  // How much of `length` may be written now: whole blocks, or all.
-  std::uint64_t wait_for_turn(std::uint64_t length) {
-    while (options_.drain != nullptr && !failed_) {
-      const io::DrainGovernor::Turn turn = options_.drain->ask(length);
-      length = turn.request_bytes;
-      if (turn.wait == Clock::Duration::zero()) break;
-      std::this_thread::sleep_for(turn.wait);
-    }
-    while (options_.governor != nullptr && !failed_) {
-      const auto wait = options_.governor->admit(options_.device, io::Priority::drain, length);
-      if (wait == Clock::Duration::zero()) break;
-      std::this_thread::sleep_for(wait);
-    }
-    return length;
-  }
-
   io::FileCalls& calls_;
   const io::OutputFile& file_;
   const std::uint64_t bytes_;
@@ -156,7 +140,23 @@ bool is_parallel(pfs::Kind kind) {
   return kind == pfs::Kind::lustre || kind == pfs::Kind::gpfs || kind == pfs::Kind::cephfs;
 }
 
-// The new file, laid out for `bytes` where the file system has layouts: `layout` says how then.
+}  // namespace
+
+std::uint64_t wait_for_turn(const WriteOptions& options, std::uint64_t length, const std::atomic<bool>& stop) {
+  while (options.drain != nullptr && !stop) {
+    const io::DrainGovernor::Turn turn = options.drain->ask(length);
+    length = turn.request_bytes;
+    if (turn.wait == Clock::Duration::zero()) break;
+    std::this_thread::sleep_for(turn.wait);
+  }
+  while (options.governor != nullptr && !stop) {
+    const auto wait = options.governor->admit(options.device, io::Priority::drain, length);
+    if (wait == Clock::Duration::zero()) break;
+    std::this_thread::sleep_for(wait);
+  }
+  return length;
+}
+
 Result<io::OutputFile> create_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
                                       std::uint64_t bytes, const WriteOptions& options, std::string& layout) {
   if (options.layouts == nullptr) return calls.create(directory, name);
@@ -167,8 +167,6 @@ Result<io::OutputFile> create_segment(io::FileCalls& calls, const io::Directory&
   if (is_parallel(created->layout.kind)) layout = pfs::describe(created->layout);
   return io::OutputFile{std::move(created->fd), std::move(path)};
 }
-
-}  // namespace
 
 Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
                                      std::uint64_t bytes, const NextWindow& next, const WriteOptions& options,

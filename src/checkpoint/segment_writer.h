@@ -45,6 +45,13 @@ Result<WrittenSegment> write_segment(io::FileCalls& calls, const io::Directory& 
                                      std::uint64_t bytes, const NextWindow& next, const WriteOptions& options,
                                      std::atomic<std::uint64_t>& written);
 
+// For who writes a segment otherwise. The new file, laid out for `bytes` where the file system has layouts: `layout`
+// says how then.
+Result<io::OutputFile> create_segment(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                                      std::uint64_t bytes, const WriteOptions& options, std::string& layout);
+// How much of `length` may be written now, which it may wait for: whole blocks, or all. Returns early at `stop`.
+std::uint64_t wait_for_turn(const WriteOptions& options, std::uint64_t length, const std::atomic<bool>& stop);
+
 // A small file, fsynced.
 Status write_small_file(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
                         const std::string& text);

@@ -129,6 +129,14 @@ class SystemFiles final : public FileCalls {
     return OutputFile{std::move(fd), path_in(directory, name)};
   }
 
+  Result<OutputFile> open_to_write(const Directory& directory, const std::string& name) override {
+    IC_CHECK(size_of(directory, name));  // a regular file, or an error
+    constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    Fd fd(uninterrupted([&] { return ::openat(directory.fd.get(), name.c_str(), kFlags); }));
+    if (!fd.valid()) return failed(errno, "cannot open to write", path_in(directory, name));
+    return OutputFile{std::move(fd), path_in(directory, name)};
+  }
+
   Status set_direct(const OutputFile& file, DirectIo direct) override {
     const int flags = ::fcntl(file.fd.get(), F_GETFL);
     const int wanted = direct == DirectIo::on ? flags | O_DIRECT : flags & ~O_DIRECT;

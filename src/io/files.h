@@ -48,6 +48,8 @@ class FileCalls {
 
   // A new file (EEXIST when it is there), mode 0666 less the umask.
   virtual Result<OutputFile> create(const Directory& directory, const std::string& name) = 0;
+  // A regular file that is there, to write in it; nothing of it is cut off.
+  virtual Result<OutputFile> open_to_write(const Directory& directory, const std::string& name) = 0;
   virtual Status set_direct(const OutputFile& file, DirectIo direct) = 0;  // EINVAL where the mount refuses
   // Room for so many bytes, where the file system can promise it; elsewhere nothing.
   virtual Status reserve(const OutputFile& file, std::uint64_t bytes) = 0;

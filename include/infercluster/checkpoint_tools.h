@@ -16,6 +16,7 @@
 #include "checkpoint/listing.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/tier_drain.h"
 
 namespace infercluster::checkpoint {
 
@@ -55,6 +56,16 @@ struct Selection {
 Result<std::vector<ExportedTensor>> select(const Checkpoint& checkpoint, const Selection& selection);
 Result<ExportReport> export_to(const Checkpoint& checkpoint, const std::vector<ExportedTensor>& tensors,
                                const std::string& destination, const ExportOptions& options);
+
+// Brings a checkpoint from the root of one tier to that of the next, where it becomes durable by a commit of its own.
+// An interrupted drain is gone on with by the next call for the same step. Errors: as drain_step.
+struct DrainRequest {
+  std::optional<std::uint64_t> step = {};  // nothing: the latest that is verified in `from`
+  Exists exists = Exists::error;
+  std::uint64_t max_write_rate = 0;  // bytes per second; 0: no limit
+  WorkProgress progress = {};
+};
+Result<DrainReport> drain(const std::string& from, const std::string& to, const DrainRequest& request);
 
 // Removes steps that choose_to_remove() gave; each is renamed away first. All are tried; one that somebody else has
 // removed meanwhile is no error.

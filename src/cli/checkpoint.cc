@@ -55,13 +55,14 @@ nlohmann::ordered_json or_null(const std::optional<Error>& error) {
 
 void add_checkpoint(CLI::App& app, Action& action) {
   CLI::App* const group =
-      app.add_subcommand("checkpoint", "List, look at, verify, compare, prune, import and export checkpoints");
+      app.add_subcommand("checkpoint", "List, look at, verify, compare, prune, drain, import and export checkpoints");
   group->require_subcommand(1);
   add_checkpoint_ls(*group, action);
   add_checkpoint_show(*group, action);
   add_checkpoint_verify(*group, action);
   add_checkpoint_diff(*group, action);
   add_checkpoint_prune(*group, action);
+  add_checkpoint_drain(*group, action);
   add_checkpoint_import(*group, action);
   add_checkpoint_export(*group, action);
   set_examples(*group,

@@ -34,6 +34,7 @@ nlohmann::ordered_json or_null(const std::optional<Error>& error);
 
 // Each adds its subcommand to `group`.
 void add_checkpoint_diff(CLI::App& group, Action& action);
+void add_checkpoint_drain(CLI::App& group, Action& action);
 void add_checkpoint_import(CLI::App& group, Action& action);
 void add_checkpoint_export(CLI::App& group, Action& action);
 void add_checkpoint_ls(CLI::App& group, Action& action);

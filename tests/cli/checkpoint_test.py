@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""infercluster checkpoint ls, show, verify, diff and prune."""
+"""infercluster checkpoint ls, show, verify, diff, prune and drain."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import pytest
 from checkpoints import Tensor, sealed, write_checkpoint
 from repositories import flip, state_of
 
-COMMANDS = ["ls", "show", "verify", "diff", "prune", "export"]
+COMMANDS = ["ls", "show", "verify", "diff", "prune", "drain", "export"]
 NAMES = ["model.embed", "model.layers.0.weight", "model.norm", "optim.step"]
 
 
@@ -229,3 +229,32 @@ def test_a_stock_dcp_directory_is_told(program, root):
         assert "stock checkpoint of torch.distributed.checkpoint" in error["text"] and "checkpoint import" in error["hint"]
     program.json("checkpoint", "prune", root, "--keep", "1", "--yes")
     assert (root / "step-500" / "__0_0.distcp").exists()
+
+
+def test_drain_makes_the_latest_durable_on_the_lower_tier(program, folder, root):
+    lower = folder / "lower"
+    lower.mkdir()
+    document = program.json("checkpoint", "drain", root, lower)
+    assert (document["step"], document["was_durable"], document["bytes_resumed"]) == (400, False, 0)
+    assert document["bytes"] == sum(path.stat().st_size for path in (root / "step-400").glob("*.safetensors"))
+    assert program.json("checkpoint", "verify", lower)["good"] is True
+    assert program.run("checkpoint", "diff", root, lower, "--step", "400").returncode == 0
+    assert program.json("checkpoint", "drain", root, lower)["was_durable"] is True
+    assert "durable already" in program.run("checkpoint", "drain", root, lower).stdout
+    assert "step-100" in program.run("checkpoint", "drain", root, lower, "--step", "100", "--max-rate", "100MB").stdout
+    assert sorted(by_step(program.json("checkpoint", "ls", lower))) == [100, 400]
+
+
+def test_drain_refuses_what_is_wrong_or_of_another_save(program, folder, root):
+    lower = folder / "lower"
+    lower.mkdir()
+    flip(root / "step-400" / "node-0.0.1.safetensors", 2000)
+    error = program.error("checkpoint", "drain", root, lower)
+    assert error["code"] == "corrupt" and "step-400/node-0.0.1.safetensors" in error["text"]
+    assert program.json("checkpoint", "ls", lower)["latest"] is None
+    write_checkpoint(lower, 300, tensors(1), (1, 1), {}, save_id="f" * 16)
+    assert "--replace" in program.error("checkpoint", "drain", root, lower, "--step", "300")["hint"]
+    assert program.json("checkpoint", "drain", root, lower, "--step", "300", "--replace")["epoch"] == 2
+    assert program.run("checkpoint", "diff", root, lower, "--step", "300").returncode == 0
+    assert program.error("checkpoint", "drain", root, root)["code"] == "invalid argument"
+    assert program.error("checkpoint", "drain", root, lower, "--step", "7")["code"] == "not found"

@@ -68,11 +68,11 @@ def box_of(shape: list[int], rank: int, mesh: tuple[int, int]) -> tuple[list[int
 
 
 def write_checkpoint(root: pathlib.Path, step: int, tensors: dict[str, Tensor], mesh: tuple[int, int] = (1, 1),
-                     metadata: dict[str, str] | None = None) -> pathlib.Path:
+                     metadata: dict[str, str] | None = None, save_id: str | None = None) -> pathlib.Path:
     """Saved by mesh[0] * mesh[1] ranks, each with its box of each tensor."""
     folder = root / f"step-{step}"
     folder.mkdir(parents=True)
-    common = {"step": step, "epoch": 1, "save_id": f"{step:016x}"}
+    common = {"step": step, "epoch": 1, "save_id": save_id or f"{step:016x}"}
     references = []
     for rank in range(mesh[0] * mesh[1]):
         header, chunks, data = {}, [], b""

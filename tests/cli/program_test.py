@@ -164,7 +164,7 @@ def test_bash_completion_completes(program, model, folder):
     assert complete("infercluster", "load", "--backend", "") == ["auto", "uring", "threads"]
     assert complete("infercluster", "load", "mod") == ["model"]
     assert complete("infercluster", "completion", "f") == ["fish"]
-    assert complete("infercluster", "checkpoint", "") == ["ls", "show", "verify", "diff", "prune", "import", "export"]
+    assert complete("infercluster", "checkpoint", "") == ["ls", "show", "verify", "diff", "prune", "drain", "import", "export"]
     assert complete("infercluster", "checkpoint", "verify", "--a") == ["--all"]
     assert complete("infercluster", "verify", "--a") == ["--allow-trailing-bytes"]
     assert complete("infercluster", "checkpoint", "export", "mod") == ["model"]

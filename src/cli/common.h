@@ -56,6 +56,7 @@ void set_examples(CLI::App& command, const std::string& examples);
 void add_checkpoint(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
+void add_initiator(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_load(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);

@@ -40,6 +40,7 @@ std::unique_ptr<CLI::App> make_app(Action& action) {
   add_seal(*app, action);
   add_checkpoint(*app, action);
   add_target(*app, action);
+  add_initiator(*app, action);
   add_doctor(*app, action);
   add_synth(*app, action);
   add_completion(*app, action);

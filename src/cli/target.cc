@@ -114,10 +114,11 @@ void add_target(CLI::App& app, Action& action) {
       ->check(CLI::Range(1U, 64U))
       ->capture_default_str();
   add_common(*command, settings->common);
-  set_examples(*command, R"(
-  infercluster target --object model.safetensors
-  infercluster target --listen 10.0.0.5:4420 --allow nqn.2014-08.org.nvmexpress:uuid:... --object a --object b --state /var/lib/infercluster/target
-)");
+  set_examples(
+      *command,
+      "  infercluster target --object model.safetensors\n"
+      "  infercluster target --listen 10.0.0.5:4420 --allow nqn.2014-08.org.nvmexpress:uuid:... --object a --object b "
+      "--state /var/lib/infercluster/target\n");
   command->callback([settings, &action] { action = [settings] { return run(*settings); }; });
 }
 

@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "checksum/crc32c.h"
-#include "target/shard_impl.h"
+#include "target/shard_internal.h"
 
 namespace infercluster::target {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "target/shard_impl.h"
+#include "target/shard_internal.h"
 
 namespace infercluster::target {
 namespace {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One TCP connection to a target, and what is spoken on it before reads begin: initialization, Connect, admin commands,
+// one after another, each with a deadline. NVMe over TCP Transport Specification 1.0, section 3.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "nvme/fabrics.h"
+#include "nvme/pdu_reader.h"
+#include "os/socket.h"
+
+namespace infercluster::initiator {
+
+struct ChannelOptions {
+  nvme::Digests digests;
+  std::chrono::milliseconds timeout{5000};  // of connecting, and of each command here
+};
+
+// Thread rule: one thread at a time.
+class Channel {
+ public:
+  // Connects and initializes. Errors: those of the connection; unsupported (a target that wants what we do not do).
+  static Result<std::unique_ptr<Channel>> open(const os::SocketAddress& address, const ChannelOptions& options);
+
+  struct Reply {
+    nvme::CommandStatus status;
+    std::uint64_t result = 0;
+    std::vector<std::byte> data;
+  };
+  // Sends a command and waits for its completion. `in_capsule` goes with it; or `data_bytes` are expected back. Errors:
+  // timed_out; io (the connection is gone); corrupt (the target breaks the protocol, or a digest). After an error the
+  // channel is of no use.
+  Result<Reply> command(nvme::Command command, std::span<const std::byte> in_capsule, std::uint32_t data_bytes);
+  // The same, where a status other than success is an error that names `what` was asked.
+  Result<Reply> must(const nvme::Command& command, std::uint32_t data_bytes, std::string_view what);
+
+  // Opens the queue. The error names what the target refused.
+  Result<nvme::Connected> connect(const nvme::Connect& connect, const nvme::ConnectData& data);
+
+  // From here on by somebody else: see Queue.
+  [[nodiscard]] const Fd& socket() const { return socket_; }
+  [[nodiscard]] nvme::PduReader& reader() { return reader_; }
+  [[nodiscard]] nvme::Digests digests() const { return digests_; }
+  [[nodiscard]] const std::string& peer() const { return peer_; }
+
+  // Reads what is there, or waits for it until the deadline, and takes it apart. Bytes that belong to data with a place
+  // go there directly. Errors as of command().
+  Result<nvme::PduReader::Progress> receive(Clock::TimePoint deadline);
+  Status send(std::span<const std::byte> bytes, Clock::TimePoint deadline);
+
+ private:
+  Channel(Fd socket, std::string peer, const ChannelOptions& options);
+  Status initialize();
+  Result<nvme::PduReader::Progress> take(std::span<std::byte> room);
+  Error broken(std::string_view what) const;
+
+  Fd socket_;
+  std::string peer_;
+  ChannelOptions options_;
+  nvme::Digests digests_;
+  std::uint32_t capsule_alignment_ = 4;
+  nvme::PduReader reader_;
+  std::uint16_t next_cid_ = 0;
+  // What was read beyond the header at hand.
+  std::array<std::byte, 16384> staged_{};
+  std::size_t staged_begin_ = 0;
+  std::size_t staged_end_ = 0;
+};
+
+}  // namespace infercluster::initiator

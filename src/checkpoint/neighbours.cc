@@ -223,6 +223,10 @@ Status Neighbours::check_job() {
 
 Status Neighbours::watch() {
   IC_CHECK(check_job());
+  return look();
+}
+
+Status Neighbours::look() const {
   for (const Connection& connection : connections_) {
     if (connection.socket.ended()) return has_ended(connection.to);
   }

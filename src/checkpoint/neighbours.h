@@ -34,8 +34,10 @@ class Neighbours {
   // The same memory for all of them. All give the same `bytes`.
   Result<os::SharedMemory> share_memory(std::uint64_t bytes, exchange::Deadline deadline);
 
-  // Whether the job goes on, and every process that this one is connected with is there: the first rank of the node
-  // watches the others, and they watch it. They stay connected until this is destroyed.
+  // Whether every process that this one is connected with is there: the first rank of the node watches the others, and
+  // they watch it. They stay connected until this is destroyed.
+  [[nodiscard]] Status look() const;
+  // And whether the job goes on.
   Status watch();
 
  private:

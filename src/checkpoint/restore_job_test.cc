@@ -42,14 +42,13 @@ Pieces sparse_rows() {
 // A job's exchange, with something that happens to this rank when it has come so far.
 class Interrupted final : public exchange::Exchange {
  public:
-  enum class At : std::uint8_t { nothing, check, decided, gather };
+  enum class At : std::uint8_t { nothing, check, decided, last };
   Interrupted(exchange::Exchange& below, At at, int signal) : below_(below), at_(at), signal_(signal) {}
 
   [[nodiscard]] int rank() const override { return below_.rank(); }
   [[nodiscard]] int world() const override { return below_.world(); }
   Result<std::vector<std::string>> gather(std::string_view tag, std::string_view bytes,
                                           exchange::Deadline deadline) override {
-    happen(At::gather);
     return below_.gather(tag, bytes, deadline);
   }
   Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
@@ -60,6 +59,11 @@ class Interrupted final : public exchange::Exchange {
   }
   Status agree(std::string_view tag, std::string_view bytes, exchange::Deadline deadline) override {
     return below_.agree(tag, bytes, deadline);
+  }
+  Status agree_watched(std::string_view tag, std::string_view bytes, const Watch& watch,
+                       exchange::Deadline deadline) override {
+    happen(At::last);
+    return below_.agree_watched(tag, bytes, watch, deadline);
   }
   Error abort(const Error& error, std::uint64_t bytes, exchange::Deadline deadline) override {
     return below_.abort(error, bytes, deadline);
@@ -231,9 +235,12 @@ TEST_F(RestoreJob, ARankThatIsKilledBeforeTheyMeetEndsTheOthersAtTheDeadline) {
   expect_same_end(3, At::decided, "rank 3 of this node did not come");
 }
 
-TEST_F(RestoreJob, ARankThatIsKilledWhenItHasAllEndsTheOthersAtTheDeadline) {
-  done_ = 3s;
-  expect_same_end(1, At::gather, "rank 1");
+TEST_F(RestoreJob, ARankThatIsKilledWhenItHasAllIsNamedToo) {
+  expect_same_end(1, At::last, "the process of rank 1 ended");
+}
+
+TEST_F(RestoreJob, AndSoIsTheFirstRankWhenItHasAll) {
+  expect_same_end(0, At::last, "the process of rank 0 ended");
 }
 
 TEST_F(RestoreJob, ARankThatHangsEndsTheOthersAtTheDeadlineAndLearnsOfIt) {

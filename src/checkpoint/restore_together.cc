@@ -79,7 +79,9 @@ Result<RestoreReport> restore_together(const Checkpoint& checkpoint, std::span<c
   Neighbours neighbours(together.ranks);  // until all have come to the end, lest one seems to have died
   auto report = restore_own(checkpoint, targets, options, together, neighbours);
   if (!report.ok()) return together.ranks.abort(report.error(), 0, together.done);
-  IC_CHECK(together.ranks.gather("restored", "", together.done));
+  // Those that are through before this one may leave: the round has its verdict then.
+  IC_CHECK(together.ranks.agree_watched(
+      "restored", "", [&] { return neighbours.look(); }, together.done));
   report->seconds = seconds_between(begin, steady_clock().now());
   return report;
 }

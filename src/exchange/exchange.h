@@ -70,6 +70,11 @@ class Exchange {
   // from the most (from rank 0 where there is no most).
   virtual Status agree(std::string_view tag, std::string_view bytes, Deadline deadline) = 0;
 
+  // As agree. `watch` is called between two looks while this rank waits, every 100 ms (less often in large worlds): its
+  // error ends the job on all ranks, unless the round has its verdict by then.
+  using Watch = std::function<Status()>;
+  virtual Status agree_watched(std::string_view tag, std::string_view bytes, const Watch& watch, Deadline deadline) = 0;
+
   // Ends the job on all ranks: every call that waits, and every later one, returns the first cause. Returns that: this
   // one, or another rank's where that came first. Also after a round that the others may have completed: they learn of
   // it at their next call. `bytes`: see Cause. Reaches the others also when the shared file system is full.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <latch>
 #include <random>
+#include <utility>
 
 #include "exchange/exchange_test_helpers.h"
 #include "testing/temp_dir.h"
@@ -182,6 +183,40 @@ TEST_P(ExchangeTest, AnAbortByAnotherThreadEndsTheWait) {
     ASSERT_FALSE(more.ok());
     EXPECT_EQ(more.error().message(), "rank 1: enough");
     EXPECT_TRUE(all.ok() || all.error().message() == "rank 1: enough");
+  });
+}
+
+TEST_P(ExchangeTest, WhatAWaitingRankSeesEndsTheWaitOfAll) {
+  for (const int watcher : {0, 2}) {
+    std::latch others_are_done(2);
+    with_ranks({0, 1, 2}, [&](int rank, Exchange& exchange) {
+      if (rank == 1) others_are_done.wait();
+      const auto watch = [&]() -> Status {
+        return rank == watcher ? Error(ErrorCode::io, "the process of rank 1 ended") : Status();
+      };
+      const Status status = exchange.agree_watched("restored", "", watch, deadline_in(kAmple));
+      if (rank != 1) others_are_done.count_down();
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().message(), "rank " + std::to_string(watcher) + ": the process of rank 1 ended");
+    });
+  }
+}
+
+TEST_P(ExchangeTest, WhatARankSeesAfterTheOthersHaveTheirVerdictChangesNothing) {
+  std::latch waits(1);
+  std::latch done(2);
+  with_ranks({0, 1, 2}, [&](int rank, Exchange& exchange) {
+    if (rank == 1) waits.wait();
+    bool looked = false;
+    const auto watch = [&]() -> Status {
+      if (rank != 2 || std::exchange(looked, true)) return {};
+      waits.count_down();
+      done.wait();
+      return Error(ErrorCode::io, "the others left");
+    };
+    const Status status = exchange.agree_watched("restored", "", watch, deadline_in(kAmple));
+    EXPECT_TRUE(status.ok()) << status.error().to_string();
+    if (rank != 2) done.count_down();
   });
 }
 

@@ -172,7 +172,7 @@ class Joiner {
   Error tell(Cause cause);
   Status set_roster(Roster roster);
   Result<std::optional<Roster>> roster_for_me(Deadline until);
-  Result<std::unique_ptr<Exchange>> meet(const std::string& folder, const Rounds::Watch& watch, bool* again);
+  Result<std::unique_ptr<Exchange>> meet(const std::string& folder, const Rounds::Interrupt& interrupt, bool* again);
 
   const std::shared_ptr<Store> store_;
   const Member member_;
@@ -252,16 +252,17 @@ Result<std::optional<Roster>> Joiner::roster_for_me(Deadline until) {
 }
 
 // The first round. `again`: the watch ended it.
-Result<std::unique_ptr<Exchange>> Joiner::meet(const std::string& folder, const Rounds::Watch& watch, bool* again) {
+Result<std::unique_ptr<Exchange>> Joiner::meet(const std::string& folder, const Rounds::Interrupt& interrupt,
+                                               bool* again) {
   *again = false;
-  const auto watched = [&](int rank) {
-    const Status status = watch(rank);
+  const auto noted = [&](int rank) {
+    const Status status = interrupt(rank);
     *again = !status.ok();
     return status;
   };
   membership_->set_folder(folder);
   auto rounds = std::make_unique<Rounds>(std::make_shared<Job>(store_, member_, folder, membership_), std::nullopt);
-  IC_CHECK(rounds->agree_watched(kFirstRound, std::to_string(member_.world), deadline_, watched));
+  IC_CHECK(rounds->agree_interruptible(kFirstRound, std::to_string(member_.world), deadline_, noted));
   return std::unique_ptr<Exchange>(std::move(rounds));
 }
 

@@ -93,8 +93,14 @@ Status Rounds::agree(std::string_view tag, std::string_view bytes, Deadline dead
   return {};
 }
 
-Status Rounds::agree_watched(std::string_view tag, std::string_view bytes, Deadline deadline, const Watch& watch) {
-  IC_TRY(const Outcome outcome, take_part({Call::agree, tag, bytes, kAgreeBytesMax, deadline, &watch}));
+Status Rounds::agree_watched(std::string_view tag, std::string_view bytes, const Watch& watch, Deadline deadline) {
+  IC_CHECK(take_part({Call::agree, tag, bytes, kAgreeBytesMax, deadline, nullptr, nullptr, &watch}));
+  return {};
+}
+
+Status Rounds::agree_interruptible(std::string_view tag, std::string_view bytes, Deadline deadline,
+                                   const Interrupt& interrupt) {
+  IC_TRY(const Outcome outcome, take_part({Call::agree, tag, bytes, kAgreeBytesMax, deadline, &interrupt}));
   return outcome.interruption ? Status(*outcome.interruption) : Status();
 }
 
@@ -166,8 +172,8 @@ Result<Rounds::Outcome> Rounds::collect_one(const Wanted& wanted, std::uint64_t 
     IC_TRY(auto verdict, look(round, now()));
     if (verdict) return Outcome{.verdict = std::move(*verdict)};
     if (const auto ended = cause()) return Outcome{.verdict = *ended};
-    const Status watched = interrupted(wanted, rank);
-    if (!watched.ok()) return Outcome{.interruption = watched.error()};
+    IC_TRY(Outcome seen, look_around(wanted, rank));
+    if (seen.interruption) return seen;
     if (now() < wanted.deadline) continue;
     IC_TRY(const std::vector<int> missing, missing_in(round));
     if (std::ranges::find(missing, rank) == missing.end()) continue;  // it came just now
@@ -180,8 +186,8 @@ Result<Rounds::Outcome> Rounds::wait_for_verdict(const Wanted& wanted, std::uint
     IC_TRY(auto verdict, look(round, std::min(wanted.deadline, now() + slice_of(world()))));
     if (verdict) return Outcome{.verdict = std::move(*verdict)};
     if (const auto ended = cause()) return Outcome{.verdict = *ended};
-    const Status watched = interrupted(wanted, 0);
-    if (!watched.ok()) return Outcome{.interruption = watched.error()};
+    IC_TRY(Outcome seen, look_around(wanted, 0));
+    if (seen.interruption) return seen;
     if (now() < wanted.deadline) continue;
     IC_TRY(const std::vector<int> missing, missing_in(round));
     if (!missing.empty()) return conclude(round, missing_cause(missing, wanted.tag));
@@ -210,8 +216,12 @@ Result<Rounds::Outcome> Rounds::conclude(std::uint64_t round, const Cause& cause
   return Outcome{.verdict = std::move(verdict)};
 }
 
-Status Rounds::interrupted(const Wanted& wanted, int rank) {
-  return wanted.watch == nullptr ? Status() : (*wanted.watch)(rank);
+// Between two looks while it waits for that rank. An empty outcome: it goes on waiting.
+Result<Rounds::Outcome> Rounds::look_around(const Wanted& wanted, int rank) {
+  if (wanted.watch != nullptr) IC_CHECK((*wanted.watch)());
+  if (wanted.interrupt == nullptr) return Outcome{};
+  const Status going_on = (*wanted.interrupt)(rank);
+  return going_on.ok() ? Outcome{} : Outcome{.interruption = going_on.error()};
 }
 
 Result<std::optional<Verdict>> Rounds::look(std::uint64_t round, Deadline until) {

@@ -65,6 +65,7 @@ class Rounds final : public Exchange {
   Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
                              Deadline deadline) override;
   Status agree(std::string_view tag, std::string_view bytes, Deadline deadline) override;
+  Status agree_watched(std::string_view tag, std::string_view bytes, const Watch& watch, Deadline deadline) override;
   Error abort(const Error& error, std::uint64_t bytes, Deadline deadline) override;
   Status check() override;
   [[nodiscard]] std::optional<Cause> cause() const override;
@@ -72,8 +73,9 @@ class Rounds final : public Exchange {
 
   // Called between two looks while a round waits for a rank; an error ends the wait with it, and is nobody else's
   // business. The start of a job watches for newcomers so (join.cc).
-  using Watch = std::function<Status(int rank)>;
-  Status agree_watched(std::string_view tag, std::string_view bytes, Deadline deadline, const Watch& watch);
+  using Interrupt = std::function<Status(int rank)>;
+  Status agree_interruptible(std::string_view tag, std::string_view bytes, Deadline deadline,
+                             const Interrupt& interrupt);
 
  private:
   struct Wanted {
@@ -82,10 +84,11 @@ class Rounds final : public Exchange {
     std::string_view bytes;
     std::uint64_t bytes_max;
     Deadline deadline;
-    const Watch* watch = nullptr;
+    const Interrupt* interrupt = nullptr;
     const Decision* decision = nullptr;  // of Call::decide
+    const Watch* watch = nullptr;
   };
-  // A round's verdict, or none: then the watch ended the wait with that error.
+  // A round's verdict, or none: then that error interrupted the wait.
   struct Outcome {
     std::optional<Verdict> verdict = {};
     std::optional<Error> interruption = {};
@@ -98,7 +101,7 @@ class Rounds final : public Exchange {
   Result<Outcome> wait_for_verdict(const Wanted& wanted, std::uint64_t round);
   Result<std::vector<int>> missing_in(std::uint64_t round);
   Result<Outcome> conclude(std::uint64_t round, const Cause& cause);
-  Status interrupted(const Wanted& wanted, int rank);
+  static Result<Outcome> look_around(const Wanted& wanted, int rank);
   Result<std::optional<Verdict>> look(std::uint64_t round, Deadline until);
   Result<Verdict> propose(std::uint64_t round, const Verdict& verdict, Deadline deadline);
   void finish(std::uint64_t round, const Verdict& verdict);

@@ -28,6 +28,10 @@ class Single final : public Exchange {
     return take_part(tag, bytes.size(), kAgreeBytesMax, deadline);
   }
 
+  Status agree_watched(std::string_view tag, std::string_view bytes, const Watch&, Deadline deadline) override {
+    return agree(tag, bytes, deadline);
+  }
+
   Error abort(const Error& error, std::uint64_t bytes, Deadline) override {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause_of(0, error, bytes);

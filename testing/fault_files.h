@@ -102,6 +102,10 @@ class FaultFiles final : public io::FileCalls {
   Result<std::uint64_t> size_of(const io::Directory& directory, const std::string& name) override {
     return run("size_of", in(directory, name), [&] { return inner_.size_of(directory, name); });
   }
+  Result<std::uint64_t> read_at(const io::Directory& directory, const std::string& name, std::span<std::byte> to,
+                                std::uint64_t offset) override {
+    return run("read_at", in(directory, name), [&] { return inner_.read_at(directory, name, to, offset); });
+  }
   Result<std::string> read_small(const io::Directory& directory, const std::string& name,
                                  std::uint64_t limit) override {
     return run("read_small", in(directory, name), [&] { return inner_.read_small(directory, name, limit); });

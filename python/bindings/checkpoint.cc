@@ -106,6 +106,8 @@ nb::dict report_of(const checkpoint::Save& save) {
   result["bytes"] = report.bytes;
   result["referred"] = report.referred;
   result["bytes_referred"] = report.bytes_referred;
+  result["bytes_copied"] = report.bytes_copied;
+  result["link_refusal"] = report.link_refusal;
   result["stall_seconds"] = report.stall_seconds;
   result["arena_wait_seconds"] = report.arena_wait_seconds;
   result["agree_seconds"] = report.agree_seconds;

@@ -106,6 +106,8 @@ class SaveReport(TypedDict):
     bytes: int  # that this rank writes
     referred: int  # tensors that it need not write: its last checkpoint has them
     bytes_referred: int  # their bytes
+    bytes_copied: int  # of files that were referred to, and that the file system did not link
+    link_refusal: str  # why not; empty: it did. Where it never will, later saves write everything
     stall_seconds: float  # that save() took
     arena_wait_seconds: float  # of it: until earlier saves had left an arena, and it was there
     agree_seconds: float  # of it: until all ranks had agreed

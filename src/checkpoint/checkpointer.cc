@@ -220,7 +220,8 @@ void Checkpointer::Impl::enqueue(SaveJob job) {
   job.on_durable = [this, number = job.number](std::shared_ptr<const DurablePart> part) {
     if (!has_generations(part->index)) return;
     const std::lock_guard lock(mutex_);
-    if (number == enqueued_) earlier_ = std::move(part);
+    links_ = links_ && part->linkable;
+    if (links_ && number == enqueued_) earlier_ = std::move(part);
   };
   {
     const std::lock_guard lock(mutex_);

@@ -78,6 +78,7 @@ struct Checkpointer::Impl {
   // Of the save that was enqueued last, once it is durable. So what is referred to is there until the links to it are:
   // rank 0 removes no checkpoint that the newest one does not outlive, and that is it. Guarded by mutex_
   std::shared_ptr<const DurablePart> earlier_;
+  bool links_ = true;           // between directories, as far as is known; guarded by mutex_
   std::uint64_t enqueued_ = 0;  // number of that save; guarded by mutex_
   std::thread worker_;
 };

@@ -30,7 +30,7 @@ Result<manifest::IndexReference> write_part(io::FileCalls& calls, const Begun& b
     index.segments.push_back({name, layout.bytes, std::move(segment.block_crcs)});
     index.chunks = layout.chunks;
   }
-  IC_CHECK(link_references(calls, references, begun, index));
+  IC_TRY(report.linked, link_references(calls, references, begun, options, written, index));
   IC_TRY(const std::string text, manifest::build_index(index));
   const std::string name = index_name(writer);
   IC_CHECK(write_small_file(calls, begun.directory, name, text));

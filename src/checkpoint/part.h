@@ -21,6 +21,7 @@ struct PartReport {
   bool direct = false;  // the page cache was left out
   std::string layout;   // how the segment lies on a parallel file system; empty: on no such one
   manifest::Index index;
+  Linked linked;
 };
 
 // Durable when it returns: segment (none where `layout` has no chunks), links, index, and the directory's names.

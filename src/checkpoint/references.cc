@@ -2,11 +2,13 @@
 #include "checkpoint/references.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "checkpoint/names.h"
+#include "checkpoint/referred_copy.h"
 
 namespace infercluster::checkpoint {
 namespace {
@@ -75,6 +77,24 @@ void keep_whole_pages(std::span<const Content> contents, std::span<const std::si
   });
 }
 
+// Whether the file system will not link a file, which is there, for a reason that a copy of it does not share.
+bool is_refusal(int error) {
+  return error == EMLINK || error == EXDEV || error == EPERM || error == EOPNOTSUPP || error == ENOSYS;
+}
+
+Error no_links() {
+  return Error::from_errno(EPERM, "it made no link before");
+}
+
+Status check_size(io::FileCalls& calls, const io::Directory& directory, const std::string& name, std::uint64_t expected,
+                  const std::string& original) {
+  IC_TRY(const std::uint64_t bytes, calls.size_of(directory, name));
+  if (bytes == expected) return {};
+  return Error(ErrorCode::corrupt, "expected " + std::to_string(expected) + " bytes, found " + std::to_string(bytes))
+      .with_path(original)
+      .with_hint("The file was cut or changed after it was saved; the next save writes everything");
+}
+
 }  // namespace
 
 std::uint64_t References::bytes() const {
@@ -115,27 +135,31 @@ References choose_references(std::shared_ptr<const DurablePart> from, const Piec
   return references;
 }
 
-Status link_references(io::FileCalls& calls, const References& references, const Begun& into, manifest::Index& index) {
-  if (references.from == nullptr) return {};
+Result<Linked> link_references(io::FileCalls& calls, const References& references, const Begun& into,
+                               const WriteOptions& options, std::atomic<std::uint64_t>& written,
+                               manifest::Index& index) {
+  Linked result;
+  if (references.from == nullptr) return result;
   const DurablePart& from = *references.from;
   const std::uint64_t first = index.segments.size();
   std::uint64_t number = 1;  // 0 is what this save writes
   for (const std::size_t i : references.segments) {
     manifest::Segment segment = from.index.segments[i];
     const std::string name = segment_name({index.node, into.epoch}, number++);
-    const Status linked = calls.link_into(from.begun.directory, segment.name, into.directory, name);
-    if (!linked.ok()) {
+    const Status linked = result.linkable ? calls.link_into(from.begun.directory, segment.name, into.directory, name)
+                                          : Status(no_links());
+    if (linked.ok()) {
+      IC_CHECK(check_size(calls, into.directory, name, segment.bytes, from.begun.directory.path + "/" + segment.name));
+    } else if (is_refusal(linked.error().system_errno())) {
+      if (result.refusal.empty()) result.refusal = linked.error().to_string();
+      if (linked.error().system_errno() != EMLINK) result.linkable = false;
+      IC_CHECK(copy_referred(calls, from.begun.directory, segment, {into.directory, name}, options, written));
+      result.bytes_copied += segment.bytes;
+    } else {
       return Error(linked.error())
           .with_hint(
               "What did not change stays in an earlier checkpoint's files, which was removed or cannot be "
               "linked; the next save writes everything");
-    }
-    IC_TRY(const std::uint64_t bytes, calls.size_of(into.directory, name));
-    if (bytes != segment.bytes) {
-      return Error(ErrorCode::corrupt,
-                   "expected " + std::to_string(segment.bytes) + " bytes, found " + std::to_string(bytes))
-          .with_path(from.begun.directory.path + "/" + segment.name)
-          .with_hint("The file was cut or changed after it was saved; the next save writes everything");
     }
     segment.name = name;
     index.segments.push_back(std::move(segment));
@@ -144,7 +168,7 @@ Status link_references(io::FileCalls& calls, const References& references, const
     chunk.segment += first;
     index.chunks.push_back(std::move(chunk));
   }
-  return {};
+  return result;
 }
 
 }  // namespace infercluster::checkpoint

@@ -4,16 +4,19 @@
 // counts who refers to a segment.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/plan.h"
+#include "checkpoint/segment_writer.h"
 #include "io/files.h"
 #include "manifest/index.h"
 
@@ -27,6 +30,7 @@ struct DurablePart {
   Begun begun;
   manifest::Index index;
   std::vector<std::uint64_t> pages;  // of each of the index's chunks: HostPiece::page
+  bool linkable = true;              // as far as is known: the file system links its files into other directories
 };
 
 // What tells the content of a piece from others of its name.
@@ -50,8 +54,18 @@ struct References {
 References choose_references(std::shared_ptr<const DurablePart> from, const Pieces& pieces,
                              std::span<const Content> contents, std::vector<std::size_t>& writes);
 
-// Links the segments into the directory of `into`, and adds them and their chunks to `index`. The directory is not
-// synced.
-Status link_references(io::FileCalls& calls, const References& references, const Begun& into, manifest::Index& index);
+// What became of references.
+struct Linked {
+  std::uint64_t bytes_copied = 0;  // of segments that could not be linked
+  std::string refusal;             // why the first could not; empty: all could
+  bool linkable = true;            // DurablePart::linkable
+};
+
+// Links the segments into the directory of `into`, and adds them and their chunks to `index`. A segment that the file
+// system does not link (a limit of links, directories between which it makes none) is copied, each block held against
+// its checksum. The directory is not synced.
+Result<Linked> link_references(io::FileCalls& calls, const References& references, const Begun& into,
+                               const WriteOptions& options, std::atomic<std::uint64_t>& written,
+                               manifest::Index& index);
 
 }  // namespace infercluster::checkpoint

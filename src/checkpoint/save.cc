@@ -89,6 +89,8 @@ void Save::finish(const SaveReport& report, std::optional<Error> error) {
     report_.requests_cut = report.requests_cut;
     report_.direct = report.direct;
     report_.layout = report.layout;
+    report_.bytes_copied = report.bytes_copied;
+    report_.link_refusal = report.link_refusal;
   }
   changed_.notify_all();
 }

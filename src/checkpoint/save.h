@@ -28,6 +28,8 @@ struct SaveReport {
   std::uint64_t bytes = 0;           // that this rank writes
   std::uint64_t referred = 0;        // pieces that it need not write: its last checkpoint has them
   std::uint64_t bytes_referred = 0;  // their bytes
+  std::uint64_t bytes_copied = 0;    // of segments that were referred to and that the file system did not link
+  std::string link_refusal;          // why not; empty: it did. Where it never will, later saves write everything
   double stall_seconds = 0;          // that save() took
   double arena_wait_seconds = 0;     // of it: until earlier saves had left an arena, and it was there
   double agree_seconds = 0;          // of it: until all ranks had agreed

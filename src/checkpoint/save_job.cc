@@ -36,7 +36,8 @@ class Runner {
     log_info(step + ": durable (" + format_bytes(job_.report.bytes) + " of rank " + std::to_string(shared_.rank) + ")");
     std::vector<std::uint64_t> pages = std::move(job_.pages);  // in the order of write_part()'s chunks
     pages.insert(pages.end(), job_.references.pages.begin(), job_.references.pages.end());
-    const auto part = std::make_shared<const DurablePart>(std::move(job_.begun), std::move(index_), std::move(pages));
+    const auto part =
+        std::make_shared<const DurablePart>(std::move(job_.begun), std::move(index_), std::move(pages), linkable_);
     job_.references = {};  // the directory that they refer to is open no longer than need be
     job_.on_durable(part);
     job_.save->finish(job_.report, std::nullopt);
@@ -92,6 +93,14 @@ class Runner {
     job_.report.direct = report.direct;
     job_.report.layout = std::move(report.layout);
     index_ = std::move(report.index);
+    job_.report.bytes_copied = report.linked.bytes_copied;
+    job_.report.link_refusal = std::move(report.linked.refusal);
+    linkable_ = report.linked.linkable;
+    if (!job_.report.link_refusal.empty()) {
+      log_warning("what did not change was copied from the last checkpoint (" + format_bytes(job_.report.bytes_copied) +
+                  "), since the file system did not link it: " + job_.report.link_refusal +
+                  (linkable_ ? "" : "; from now on each save writes everything"));
+    }
     return Root{std::move(index), job_.plan_hash};
   }
 
@@ -149,6 +158,7 @@ class Runner {
   const exchange::Deadline deadline_;
   std::atomic<std::uint64_t> written_{0};
   manifest::Index index_;  // of this rank
+  bool linkable_ = true;
 };
 
 }  // namespace

@@ -201,6 +201,17 @@ class SystemFiles final : public FileCalls {
     return static_cast<std::uint64_t>(status.st_size);
   }
 
+  Result<std::uint64_t> read_at(const Directory& directory, const std::string& name, std::span<std::byte> to,
+                                std::uint64_t offset) override {
+    const std::string path = path_in(directory, name);
+    const Fd fd(uninterrupted(
+        [&] { return ::openat(directory.fd.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); }));
+    if (!fd.valid()) return failed(errno, "cannot open", path);
+    const auto count =
+        uninterrupted([&] { return ::pread(fd.get(), to.data(), to.size(), static_cast<off_t>(offset)); });
+    if (count < 0) return failed(errno, "cannot read", path);
+    return static_cast<std::uint64_t>(count);
+  }
   Result<std::string> read_small(const Directory& directory, const std::string& name, std::uint64_t limit) override {
     const std::string path = path_in(directory, name);
     IC_TRY(const std::uint64_t size, size_of(directory, name));

@@ -66,6 +66,9 @@ class FileCalls {
   virtual Status rename(const Directory& directory, const std::string& from, const std::string& to) = 0;
   virtual Status remove(const Directory& directory, const std::string& name) = 0;
   virtual Result<std::uint64_t> size_of(const Directory& directory, const std::string& name) = 0;  // a regular file's
+  // Bytes read: may be fewer than asked for, 0 at the end.
+  virtual Result<std::uint64_t> read_at(const Directory& directory, const std::string& name, std::span<std::byte> to,
+                                        std::uint64_t offset) = 0;
   virtual Result<std::string> read_small(const Directory& directory, const std::string& name, std::uint64_t limit) = 0;
 };
 

@@ -195,9 +195,36 @@ IDENTITIES = {
 }
 
 
+def auth(common: bool, identifier: int, transaction: int, rest: bytes) -> bytes:
+    return struct.pack("<BBxxH", not common, identifier, transaction) + rest
+
+
+def piece(choice: int, message: bytes) -> bytes:
+    """What auth_fuzz.cc takes apart: whose message, how long it is, and the message."""
+    return struct.pack("<BH", choice, len(message)) + message
+
+
+NEGOTIATE = auth(True, 0, 9, struct.pack("<BBBxBB", 0, 1, 1, 3, 2) + bytes([1, 2, 3]).ljust(30, b"\0") + bytes([0, 1]).ljust(30, b"\0"))
+CHALLENGE = auth(False, 1, 77, struct.pack("<BxBBHI", 32, 1, 0, 0, 5) + b"c" * 32)
+REPLY = auth(False, 2, 9, struct.pack("<BxBxHI", 32, 1, 0, 5) + b"r" * 32 + b"c" * 32)
+SUCCESS1 = auth(False, 3, 77, struct.pack("<BxB7x", 32, 1) + b"r" * 32)
+# 0: to the controller; 1: to the host; 2: to the controller comes the right reply, but for these changes.
+AUTHENTICATIONS = {
+    "right": piece(0, NEGOTIATE) + piece(2, b""),
+    "right_and_proof": piece(0, NEGOTIATE) + piece(2, b"\0" * 8 + b"\1") + piece(0, auth(False, 4, 9, bytes(10))),
+    "wrong": piece(0, NEGOTIATE) + piece(2, bytes(16) + b"\1"),
+    "other": piece(0, NEGOTIATE) + piece(0, REPLY) + piece(0, auth(True, 0xF0, 9, b"\1\1")),
+    "again": piece(0, NEGOTIATE) + piece(2, b"") + piece(0, NEGOTIATE) + piece(2, b""),
+    "host": piece(1, CHALLENGE) + piece(1, SUCCESS1),
+    "host_without_proof": piece(1, CHALLENGE) + piece(1, auth(False, 3, 77, struct.pack("<B9x", 32))),
+    "host_refused": piece(1, auth(True, 0xF1, 77, b"\1\1")),
+    "group": piece(1, auth(False, 1, 77, struct.pack("<BxBBHI", 32, 1, 1, 256, 5) + b"c" * 288)),
+}
+
+
 def main() -> None:
     for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS),
-                          ("manifest", MANIFESTS), ("pdu", PDUS), ("identify", IDENTITIES)):
+                          ("manifest", MANIFESTS), ("pdu", PDUS), ("identify", IDENTITIES), ("auth", AUTHENTICATIONS)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():

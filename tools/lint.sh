@@ -13,12 +13,6 @@ mkdir -p build
 cmake --preset dev -B build/lint -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DPython_EXECUTABLE="$PWD/.venv/bin/python" \
   >build/configure-lint.log 2>&1 || { cat build/configure-lint.log >&2; exit 1; }
 mapfile -t units < <(git ls-files 'src/*.cc' 'bench/*.cc' 'fuzz/*.cc' | grep -E "${CLANG_TIDY_FILES:-.}")
-checked=()
-for unit in "${units[@]}"; do
-  grep -q "\"file\": \"$PWD/$unit\"" build/lint/compile_commands.json && checked+=("$unit")
-done
-printf '%s\0' "${checked[@]}" |
-  xargs -0 -P "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" -n 1 clang-tidy -p build/lint --quiet 2> >(grep -v ' warnings\? generated\.$' >&2)
-echo "lint: clang-tidy: ${#checked[@]} files"
+tools/tidy.py build/lint "${units[@]}"
 
 .venv/bin/python -m pytest -q -p no:cacheprovider tests/layers_test.py

@@ -150,7 +150,7 @@ nb::dict restore_together(const Checkpointer& self, const Checkpoint& checkpoint
   const auto owner = self.get();
   const std::vector<checkpoint::Target> targets = tensors.targets();
   return load_report_of(unwrap(
-      without_gil([&] { return owner->checkpointer->restore(checkpoint, targets, checkpoint::RestoreOptions{}); })));
+      without_gil([&] { return owner->checkpointer->restore(checkpoint, targets, tensors.restore_options()); })));
 }
 
 void bind_checkpointer(nb::module_& module) {
@@ -254,7 +254,7 @@ nb::list metadata_of(const Checkpoint& self) {
 
 nb::dict restore(const Checkpoint& self, const Tensors& tensors) {
   const std::vector<checkpoint::Target> targets = tensors.targets();
-  return load_report_of(unwrap(without_gil([&] { return self.restore(targets, checkpoint::RestoreOptions{}); })));
+  return load_report_of(unwrap(without_gil([&] { return self.restore(targets, tensors.restore_options()); })));
 }
 
 void bind_restore(nb::module_& module) {

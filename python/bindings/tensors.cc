@@ -42,10 +42,13 @@ void end_changes(std::uintptr_t generations, const Numbers& slots) {
 }  // namespace
 
 void Tensors::add(std::string name, const std::string& dtype, Numbers shape, Numbers offsets, Numbers lengths,
-                  std::uintptr_t address, checkpoint::Strides strides) {
+                  std::uintptr_t address, checkpoint::Strides strides, int device) {
   const safetensors::Dtype known = dtype_of(name, dtype);
   pieces_.push_back({std::move(name), known, std::move(shape), {std::move(offsets), std::move(lengths)}});
-  memory_.push_back({reinterpret_cast<std::byte*>(address), std::move(strides)});  // NOLINT: the caller's tensor
+  Memory& memory = memory_.emplace_back();
+  memory.data = reinterpret_cast<std::byte*>(address);  // NOLINT: the caller's tensor
+  memory.strides = std::move(strides);
+  memory.device = device;
 }
 
 void Tensors::shard(const std::shared_ptr<checkpoint::Mesh>& mesh,
@@ -91,25 +94,37 @@ checkpoint::State Tensors::state(manifest::Metadata metadata) const {
     piece.piece = pieces_[i];
     piece.data = memory_[i].data;
     piece.strides = memory_[i].strides;
+    piece.device = memory_[i].device;
     piece.live_generation = memory_[i].generation;
     piece.page = memory_[i].page;
   }
   state.metadata = std::move(metadata);
+  state.streams = streams_;
   return state;
 }
 
 std::vector<checkpoint::Target> Tensors::targets() const {
   std::vector<checkpoint::Target> targets;
   targets.reserve(pieces_.size());
-  for (std::size_t i = 0; i < pieces_.size(); ++i) targets.push_back({pieces_[i], memory_[i].data, memory_[i].strides});
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Memory& memory = memory_[i];
+    targets.push_back({pieces_[i], memory.data, memory.strides, memory.device});
+  }
   return targets;
+}
+
+checkpoint::RestoreOptions Tensors::restore_options() const {
+  checkpoint::RestoreOptions options;
+  options.streams = streams_;
+  return options;
 }
 
 void bind_tensors(nb::module_& module) {
   nb::class_<Tensors>(module, "Tensors")
       .def(nb::init<>())
       .def("add", &Tensors::add, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("offsets"),
-           nb::arg("lengths"), nb::arg("address"), nb::arg("strides"))
+           nb::arg("lengths"), nb::arg("address"), nb::arg("strides"), nb::arg("device") = -1)
+      .def("follow_stream", &Tensors::follow_stream, nb::arg("device"), nb::arg("stream"))
       .def("shard", &Tensors::shard, nb::arg("mesh"), nb::arg("cuts"))
       .def("add_pages", &Tensors::add_pages, nb::arg("names"), nb::arg("slots"), nb::arg("pools"),
            nb::arg("generations"), nb::arg("first_page"))

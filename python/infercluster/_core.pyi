@@ -137,8 +137,12 @@ class Tensors:
         lengths: Sequence[int],
         address: int,
         strides: Sequence[int],
+        device: int = -1,
     ) -> None:
-        """`strides`: bytes per dimension; empty: row-major."""
+        """`strides`: bytes per dimension; empty: row-major. `device`: the CUDA device's ordinal; -1: the host."""
+
+    def follow_stream(self, device: int, stream: int) -> None:
+        """Copies from and to that device begin behind what is queued on this stream."""
 
     def shard(self, mesh: Mesh, cuts: Sequence[tuple[int, int]]) -> None:
         """Of the tensor that was added last: (dimension of the mesh, of the tensor), in the order they are made."""

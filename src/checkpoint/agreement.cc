@@ -89,8 +89,7 @@ Result<Answer> Coordinator::open(const std::vector<std::string>& texts, std::uin
   base_.save_id = std::move(save_id);
   const Opening& first = openings.front();
   bool reused = !first.plan_hash.empty();
-  for (std::size_t rank = 0; rank < openings.size(); ++rank) {
-    const Opening& opening = openings[rank];
+  for (const Opening& opening : openings) {
     if (opening.failed_number != 0 && base_.refusal.empty()) base_.refusal = opening.failure;
     base_.failed_number = std::max(base_.failed_number, opening.failed_number);
     reused = reused && opening.plan_hash == first.plan_hash;

@@ -39,6 +39,9 @@ inline int& device_of_state() {
 // Every test of a suite that derives from this runs with state on the host, and with state on a device of the driver's
 // double.
 class OnEachDevice : public ::testing::TestWithParam<int> {
+ public:
+  ~OnEachDevice() override { device_of_state() = -1; }
+
  protected:
   OnEachDevice() {
     device_of_state() = GetParam();
@@ -51,7 +54,6 @@ class OnEachDevice : public ::testing::TestWithParam<int> {
     double_->reset();
     double_->set_plan("delay_us=0..300 seed=11");
   }
-  ~OnEachDevice() override { device_of_state() = -1; }
   void TearDown() override {
     if (!double_) return;
     double_->set_plan("");

@@ -24,13 +24,15 @@ using test::whole;
 using ::testing::HasSubstr;
 
 class DeviceState : public ::testing::Test {
+ public:
+  ~DeviceState() override { test::device_of_state() = -1; }
+
  protected:
   DeviceState() {
     test::device_of_state() = 1;
     control_.reset();
     control_.set_plan("delay_us=0..500 seed=3");
   }
-  ~DeviceState() override { test::device_of_state() = -1; }
   void TearDown() override {
     control_.set_plan("");
     control_.finish();

@@ -182,12 +182,13 @@ bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t ste
 
 Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, const io::Directory& root,
                                                        StockDcp stock) {
-  IC_TRY(const std::vector<std::uint64_t> steps, list_steps(calls, root));
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (is_whole(calls, root, *step)) return std::optional<std::uint64_t>(*step);
+  IC_TRY(std::vector<std::uint64_t> steps, list_steps(calls, root));
+  std::ranges::reverse(steps);
+  for (const std::uint64_t step : steps) {
+    if (is_whole(calls, root, step)) return std::optional<std::uint64_t>(step);
     if (stock == StockDcp::passed_over) continue;
-    const auto directory = calls.open_directory_in(root, step_name(*step));
-    if (directory.ok() && counts_as_stock(calls, *directory, stock)) return std::optional<std::uint64_t>(*step);
+    const auto directory = calls.open_directory_in(root, step_name(step));
+    if (directory.ok() && counts_as_stock(calls, *directory, stock)) return std::optional<std::uint64_t>(step);
   }
   return std::optional<std::uint64_t>();
 }

@@ -16,7 +16,6 @@ namespace infercluster::checkpoint {
 namespace {
 
 using test::byte_of;
-using test::Dtype;
 using test::mesh_pieces;
 using test::open_saved;
 using testing::FaultFiles;

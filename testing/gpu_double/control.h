@@ -52,11 +52,14 @@ class Control {
     const char* path = std::getenv("INFERCLUSTER_LIBCUDA");
     void* library = path == nullptr ? nullptr : ::dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded in any case
     if (library == nullptr) die("INFERCLUSTER_LIBCUDA names no library that loads");
+// The parameters come with parentheses of their own.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define IC_GPU_DOUBLE_FIND(name, returned, parameters)                         \
   name##_ = reinterpret_cast<returned(*) parameters>(::dlsym(library, #name)); \
   if (name##_ == nullptr) die("the libcuda of INFERCLUSTER_LIBCUDA is no double: it lacks " #name);
     IC_GPU_DOUBLE_CONTROLS(IC_GPU_DOUBLE_FIND)
 #undef IC_GPU_DOUBLE_FIND
+    // NOLINTEND(bugprone-macro-parentheses)
   }
 
   void set_plan(const std::string& text) const {
@@ -91,6 +94,7 @@ class Control {
     std::abort();
   }
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the parameters come with parentheses of their own
 #define IC_GPU_DOUBLE_MEMBER(name, returned, parameters) returned(*name##_) parameters = nullptr;
   IC_GPU_DOUBLE_CONTROLS(IC_GPU_DOUBLE_MEMBER)
 #undef IC_GPU_DOUBLE_MEMBER

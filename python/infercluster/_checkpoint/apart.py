@@ -17,17 +17,14 @@ def taken_apart(state: Any, with_meshes: bool) -> tuple[_core.Tensors, list[tupl
     listed = _core.Tensors()
     alive = []
     meshes: dict[Any, _core.Mesh] = {}
-    strides: list[int]
     for name, tensor in flat.tensors.items():
         described = tensors.describe(name, tensor)
         for part in described.parts:
-            address, strides = 0, []
-            if part.memory is not None:
-                is_plain = tensors.is_plain_memory(part.memory, described.dtype)
-                memory = part.memory if is_plain else tensors.as_plain(part.memory)
-                alive.append(memory)
-                address, strides = tensors.address_of(memory), tensors.strides_of(memory)
-            listed.add(name, described.dtype, described.shape, part.offsets, part.lengths, address, strides)
+            memory = part.memory
+            if memory is not None and not tensors.core_can_copy(memory, described.dtype):
+                memory = tensors.as_plain(memory)
+            alive.append(memory)
+            tensors.add(listed, name, described.dtype, described.shape, part, memory)
         if with_meshes and described.sharding is not None:
             spread = described.sharding
             key = (spread.mesh_shape, spread.ranks)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _core
+from .._device import DeviceTensor
 from .._errors import TensorNotFoundError
 from . import pages, tensors, values
 from .pages import Pages
@@ -173,10 +174,17 @@ class Restore(ABC):
             if not tensors.is_writable(part.memory):
                 self._different.append(f"{name} (the array to load into is read-only)")
                 return
-            as_is = described.dtype == dtype and tensors.is_plain_memory(part.memory, dtype)
+            as_is = described.dtype == dtype and self._can_fill(part.memory, dtype)
+            if not as_is and isinstance(part.memory, DeviceTensor):
+                self._different.append(f"{name} (a DeviceTensor is filled as it was saved, and by no stock checkpoint)")
+                return
             memory = part.memory if as_is else tensors.empty(part.memory, dtype, part.lengths)
             self._targets.append(_Target(name, part.memory, memory))
             self._want(name, dtype, shape, part, memory)
+
+    def _can_fill(self, memory: Any, dtype: str) -> bool:
+        """Without a copy on the host that goes there afterwards."""
+        return tensors.is_plain_memory(memory, dtype)
 
     @abstractmethod
     def _want(self, name: str, dtype: str, shape: Shape, part: HeldBox, memory: Any) -> None:
@@ -267,9 +275,11 @@ class OwnRestore(Restore):
         self._core_checkpoint, self._core_tensors = checkpoint, _core.Tensors()
         self._filled: list[tuple[Pages, list[int]]] = []  # and the slots
 
+    def _can_fill(self, memory: Any, dtype: str) -> bool:
+        return tensors.core_can_copy(memory, dtype)
+
     def _want(self, name: str, dtype: str, shape: Shape, part: HeldBox, memory: Any) -> None:
-        address, strides = tensors.address_of(memory), tensors.strides_of(memory)
-        self._core_tensors.add(name, dtype, shape, part.offsets, part.lengths, address, strides)
+        tensors.add(self._core_tensors, name, dtype, shape, part, memory)
 
     def _want_pages(self, name: str, wanted: Pages, ids: Mapping[Any, int]) -> None:
         pages.add_targets(self._core_tensors, name, wanted, ids)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _dtypes
+from .. import _core, _device, _dtypes
 
 Shape = tuple[int, ...]
 
@@ -55,7 +55,7 @@ class Described:
 
 
 def is_tensor(value: Any) -> bool:
-    if isinstance(value, Part) or _dtypes.is_torch(value):
+    if isinstance(value, (Part, _device.DeviceTensor)) or _dtypes.is_torch(value):
         return True
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
@@ -170,6 +170,8 @@ def describe(name: str, tensor: Any) -> Described:
         dtype = names_of_torch()[tensor.metadata().tensor_properties.dtype]
         shape = tuple(tensor.metadata().size)
         return Described(dtype, shape, [HeldBox(*shard) for shard in shards])
+    if isinstance(tensor, _device.DeviceTensor):
+        return Described(tensor.dtype, tensor.shape, [HeldBox((0,) * len(tensor.shape), tensor.shape, tensor)])
     dtype = _dtype_of(name, tensor)
     shape = _elements(dtype, tuple(tensor.shape))
     if not _dtypes.is_torch(tensor):
@@ -187,6 +189,8 @@ def describe(name: str, tensor: Any) -> Described:
 
 def is_plain_memory(memory: Any, dtype: str) -> bool:
     """Whether the core can copy from and to it as it is: on the host, and with nothing left to compute."""
+    if isinstance(memory, _device.DeviceTensor):
+        return False
     if _dtypes.is_torch(memory):
         if memory.device.type != "cpu" or memory.is_conj() or memory.is_neg():
             return False
@@ -194,8 +198,55 @@ def is_plain_memory(memory: Any, dtype: str) -> bool:
     return True
 
 
+def device_of(memory: Any, dtype: str) -> int | None:
+    """The CUDA device whose memory the core can copy from and to as it is. None: the host, or not as it is."""
+    if isinstance(memory, _device.DeviceTensor):
+        return memory.ordinal
+    if not _dtypes.is_torch(memory) or memory.device.type != "cuda" or _device.torch_has_rocm():
+        return None
+    if memory.is_conj() or memory.is_neg() or not _is_one_copy(tuple(memory.shape), memory.stride()):
+        return None
+    return None if dtype == "F4" and not memory.is_contiguous() else int(memory.device.index)
+
+
+def core_can_copy(memory: Any, dtype: str) -> bool:
+    return device_of(memory, dtype) is not None or is_plain_memory(memory, dtype)
+
+
+def add(listed: _core.Tensors, name: str, dtype: str, shape: Shape, part: HeldBox, memory: Any) -> None:
+    """`memory`, which core_can_copy(), for the box of `part`; None: it has no elements. On a device it is copied in the
+    order of torch's current stream."""
+    if memory is None:
+        listed.add(name, dtype, shape, part.offsets, part.lengths, 0, [])
+        return
+    device = device_of(memory, dtype)
+    place = -1 if device is None else device
+    listed.add(name, dtype, shape, part.offsets, part.lengths, address_of(memory), strides_of(memory), place)
+    if device is not None and _dtypes.is_torch(memory):
+        listed.follow_stream(device, sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+
+
+def _is_one_copy(shape: Shape, strides: Shape) -> bool:
+    """Contiguous, or rows at equal distances, which one command of the hardware copies; strides in elements."""
+    dimensions = [(count, stride) for count, stride in zip(shape, strides, strict=True) if count != 1]
+    if any(count == 0 for count, _ in dimensions):
+        return True
+    run = 1
+    while dimensions and dimensions[-1][1] == run:
+        run *= dimensions.pop()[0]
+    if not dimensions:
+        return True
+    count, stride = dimensions.pop()
+    distance = stride
+    while dimensions and dimensions[-1][1] == count * distance:
+        count *= dimensions.pop()[0]
+    return not dimensions and stride >= run
+
+
 def strides_of(memory: Any) -> list[int]:
     """Bytes between neighbours of each dimension; empty: row-major without gaps."""
+    if isinstance(memory, _device.DeviceTensor):
+        return []
     if _dtypes.is_torch(memory):
         if memory.is_contiguous():
             return []
@@ -204,11 +255,11 @@ def strides_of(memory: Any) -> list[int]:
 
 
 def is_writable(memory: Any) -> bool:
-    return _dtypes.is_torch(memory) or bool(memory.flags.writeable)
+    return not hasattr(memory, "flags") or bool(memory.flags.writeable)
 
 
 def address_of(memory: Any) -> int:
-    return int(memory.data_ptr() if _dtypes.is_torch(memory) else memory.ctypes.data)
+    return int(memory.data_ptr() if hasattr(memory, "data_ptr") else memory.ctypes.data)
 
 
 def as_plain(memory: Any) -> Any:

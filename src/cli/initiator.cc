@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/output.h"
+#include "cli/secret_files.h"
 #include "initiator/host.h"
 
 namespace infercluster::cli {
@@ -26,6 +27,8 @@ constexpr std::uint64_t kPieceBytes = 8 * kMiB;
 struct Settings {
   std::string url;
   std::string host_nqn;
+  std::string secret_file;
+  std::string controller_secret_file;
   bool header_digest = false;
   bool data_digest = false;
   unsigned queues = 1;
@@ -38,8 +41,9 @@ struct Settings {
   unsigned reads = 10'000;
   Common common;
 
-  [[nodiscard]] initiator::HostOptions host() const {
+  [[nodiscard]] Result<initiator::HostOptions> host() const {
     initiator::HostOptions options;
+    IC_TRY(options.credentials, read_credentials(secret_file, controller_secret_file));
     options.host_nqn = host_nqn;
     options.digests = {.header = header_digest, .data = data_digest};
     options.queues = queues;
@@ -53,7 +57,9 @@ struct Settings {
 int discover(const Settings& settings) {
   const Result<initiator::Url> url = initiator::parse_url(settings.url);
   if (!url.ok()) return fail(settings.common, url.error());
-  const Result<nvme::DiscoveryLog> log = initiator::discover(url->address, settings.host());
+  const Result<initiator::HostOptions> options = settings.host();
+  if (!options.ok()) return fail(settings.common, options.error());
+  const Result<nvme::DiscoveryLog> log = initiator::discover(url->address, *options);
   if (!log.ok()) return fail(settings.common, log.error());
   nlohmann::ordered_json json;
   json["subsystems"] = nlohmann::ordered_json::array();
@@ -73,7 +79,8 @@ int discover(const Settings& settings) {
 
 Result<std::unique_ptr<initiator::Host>> connect(const Settings& settings) {
   IC_TRY(const initiator::Url url, initiator::parse_url(settings.url));
-  return initiator::Host::connect(url, settings.host());
+  IC_TRY(const initiator::HostOptions options, settings.host());
+  return initiator::Host::connect(url, options);
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
@@ -217,6 +224,16 @@ int bench(const Settings& settings) {
 void add_connection(CLI::App& command, Settings& settings) {
   command.add_option("URL", settings.url, "nvme-tcp://HOST:PORT/NQN?nsid=1; for discover without NQN")->required();
   command.add_option("--host-nqn", settings.host_nqn, "This host's NQN; without it a random one")->type_name("NQN");
+  CLI::Option* const secret =
+      command
+          .add_option("--dhchap-secret-file", settings.secret_file,
+                      "A file with this host's secret, where the target asks for proof (nvme gen-dhchap-key)")
+          ->type_name("FILE");
+  command
+      .add_option("--dhchap-ctrl-secret-file", settings.controller_secret_file,
+                  "A file with the target's secret: it has to prove itself")
+      ->type_name("FILE")
+      ->needs(secret);
   command.add_flag("--header-digest", settings.header_digest, "CRC32C over every PDU header");
   command.add_flag("--data-digest", settings.data_digest, "CRC32C over all data, checked here");
   command.add_option("--timeout-ms", settings.timeout_ms, "Of connecting, and of each read")

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/output.h"
+#include "cli/secret_files.h"
 #include "cli/signals.h"
 
 namespace infercluster::cli {
@@ -22,6 +23,7 @@ struct Settings {
   std::vector<std::string> hosts;
   std::string nqn;
   std::string state;
+  SecretFiles secrets;
   unsigned shards = 1;
   Common common;
 };
@@ -42,7 +44,7 @@ nlohmann::ordered_json to_json(const target::Target& target, const std::vector<t
   return json;
 }
 
-void show(const target::Target& target, const std::vector<target::Mapping>& mappings) {
+void show(const target::Target& target, const std::vector<target::Mapping>& mappings, const SecretFiles& secrets) {
   const os::SocketAddress& address = target.address();
   fmt::print("{}  at {}, namespace 1, UUID {}\n", target.subsystem().nqn, address.to_string(),
              nvme::to_string(target.subsystem().uuid));
@@ -51,27 +53,32 @@ void show(const target::Target& target, const std::vector<target::Mapping>& mapp
     fmt::print("{:>16} {:>12}  {}  ({})\n", mapping.first_block, mapping.object->blocks(), mapping.object->path(),
                format_bytes(mapping.object->size()));
   }
-  fmt::print("nvme connect -t tcp -a {} -s {} -n {}\n", address.host(), address.port(), target.subsystem().nqn);
+  fmt::print("nvme connect -t tcp -a {} -s {} -n {}{}{}\n", address.host(), address.port(), target.subsystem().nqn,
+             secrets.hosts.empty() ? "" : " --dhchap-secret SECRET",
+             secrets.controllers.empty() ? "" : " --dhchap-ctrl-secret SECRET");
 }
 
 int run(const Settings& settings) {
   const Result<os::SocketAddress> address = os::parse_socket_address(settings.listen);
   if (!address.ok()) return fail(settings.common, address.error());
-  if (settings.hosts.empty() && !address->loopback()) {
+  target::Admission admission{.hosts = settings.hosts, .any_from_loopback = settings.hosts.empty()};
+  if (const Status added = add_secrets(settings.secrets, admission); !added.ok())
+    return fail(settings.common, added.error());
+  if (settings.hosts.empty() && settings.secrets.hosts.empty() && !address->loopback()) {
     return fail(
         settings.common,
         Error(ErrorCode::invalid_argument, "every machine that reaches " + settings.listen + " could read the objects")
-            .with_hint("Name the hosts that may, each with --allow NQN (a host's is in /etc/nvme/hostnqn)"));
+            .with_hint("Name the hosts that may, each with --allow NQN (a host's is in /etc/nvme/hostnqn), or demand "
+                       "proof with --dhchap-secret-file"));
   }
   hold_signals();
-  Result<std::unique_ptr<target::Target>> target =
-      target::Target::start({.listen = *address,
-                             .nqn = settings.nqn,
-                             .state_path = settings.state,
-                             .admission = {.hosts = settings.hosts, .any_from_loopback = settings.hosts.empty()},
-                             .limits = {},
-                             .shards = settings.shards,
-                             .shard = {}});
+  Result<std::unique_ptr<target::Target>> target = target::Target::start({.listen = *address,
+                                                                          .nqn = settings.nqn,
+                                                                          .state_path = settings.state,
+                                                                          .admission = admission,
+                                                                          .limits = {},
+                                                                          .shards = settings.shards,
+                                                                          .shard = {}});
   if (!target.ok()) return fail(settings.common, target.error());
   std::vector<target::Mapping> mappings;
   for (const std::string& path : settings.objects) {
@@ -82,7 +89,7 @@ int run(const Settings& settings) {
   if (settings.common.json) {
     print_json(to_json(**target, mappings));
   } else if (!settings.common.quiet) {
-    show(**target, mappings);
+    show(**target, mappings, settings.secrets);
   }
   std::fflush(stdout);
   wait_for_signal();
@@ -104,6 +111,15 @@ void add_target(CLI::App& app, Action& action) {
       ->add_option("--allow", settings->hosts,
                    "The NQN of a host that may connect, and then no other; may be given several times")
       ->type_name("NQN");
+  command
+      ->add_option("--dhchap-secret-file", settings->secrets.hosts,
+                   "A file with the secret by which this host, or every other, has to prove itself (nvme "
+                   "gen-dhchap-key); may be given several times")
+      ->type_name("[HOSTNQN=]FILE");
+  command
+      ->add_option("--dhchap-ctrl-secret-file", settings->secrets.controllers,
+                   "A file with the secret by which this target proves itself to this host, or to every other")
+      ->type_name("[HOSTNQN=]FILE");
   command->add_option("--nqn", settings->nqn, "The subsystem's NQN; without it one that is made once")
       ->type_name("NQN");
   command

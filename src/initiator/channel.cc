@@ -131,7 +131,7 @@ Result<Progress> Channel::receive(Clock::TimePoint deadline) {
 }
 
 Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const std::byte> in_capsule,
-                                        std::uint32_t data_bytes) {
+                                        std::uint32_t data_bytes, Data wanted) {
   const Clock::TimePoint deadline = steady_clock().now() + options_.timeout;
   command.cid = next_cid_++;
   if (!in_capsule.empty()) {
@@ -184,11 +184,11 @@ Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const s
     } else {
       return broken("unexpected " + std::string(name_of(pdu.type)));
     }
-    if (reply.status.ok() && received != data_bytes) {
+    if (reply.status.ok() && received != data_bytes && wanted == Data::all) {
       return broken("a command that wanted " + std::to_string(data_bytes) + " bytes succeeded with " +
                     std::to_string(received));
     }
-    if (!reply.status.ok()) reply.data.clear();
+    reply.data.resize(reply.status.ok() ? received : 0);
     return reply;
   }
 }

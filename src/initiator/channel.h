@@ -38,10 +38,13 @@ class Channel {
     std::uint64_t result = 0;
     std::vector<std::byte> data;
   };
+  // Whether a command that succeeds must bring all the data that there is room for.
+  enum class Data : std::uint8_t { all, up_to };
   // Sends a command and waits for its completion. `in_capsule` goes with it; or `data_bytes` are expected back. Errors:
   // timed_out; io (the connection is gone); corrupt (the target breaks the protocol, or a digest). After an error the
   // channel is of no use.
-  Result<Reply> command(nvme::Command command, std::span<const std::byte> in_capsule, std::uint32_t data_bytes);
+  Result<Reply> command(nvme::Command command, std::span<const std::byte> in_capsule, std::uint32_t data_bytes,
+                        Data data = Data::all);
   // The same, where a status other than success is an error that names `what` was asked.
   Result<Reply> must(const nvme::Command& command, std::uint32_t data_bytes, std::string_view what);
 

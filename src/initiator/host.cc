@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/units.h"
+#include "initiator/authenticate.h"
 
 namespace infercluster::initiator {
 namespace {
@@ -52,10 +53,7 @@ Result<Admin> open_admin(const os::SocketAddress& address, const nvme::ConnectDa
                                                            .attributes = 0,
                                                            .keep_alive_ms = keep_alive_ms},
                                                           self));
-  if (connected.authentication_required) {
-    return Error(ErrorCode::unsupported,
-                 channel.peer() + ": the target asks for authentication, which this version does not do");
-  }
+  IC_CHECK(authenticate(channel, connected, self, options.credentials));
   admin.controller_id = connected.controller_id;
   const auto get = [&](std::uint32_t offset, std::uint8_t bytes) {
     return channel.must(nvme::encode_property_get({.offset = offset, .bytes = bytes, .value = 0}), 0, "a property");
@@ -214,13 +212,14 @@ Status Host::open_queues(std::uint16_t controller) {
            Channel::open(url_.address, {.digests = options_.digests, .timeout = options_.connect_timeout}));
     nvme::ConnectData data = self_;
     data.controller_id = controller;
-    IC_TRY([[maybe_unused]] const nvme::Connected connected,
+    IC_TRY(const nvme::Connected connected,
            channel->connect({.format = 0,
                              .queue_id = static_cast<std::uint16_t>(i),
                              .queue_size = static_cast<std::uint16_t>(queue_entries_ - 1),
                              .attributes = 0,
                              .keep_alive_ms = 0},
                             data));
+    IC_CHECK(authenticate(*channel, connected, data, options_.credentials));
     queues_.push_back(std::make_unique<Queue>(std::move(channel), Queue::Options{.nsid = url_.nsid,
                                                                                  .block_bits = block_bits_,
                                                                                  .entries = queue_entries_,

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,12 +15,15 @@
 #include "initiator/channel.h"
 #include "initiator/queue.h"
 #include "initiator/url.h"
+#include "nvme/auth_secret.h"
 #include "nvme/identify.h"
 
 namespace infercluster::initiator {
 
 struct HostOptions {
   std::string host_nqn;  // empty: one of this process's own making
+  // To prove this host where the target asks for it; with a controller's secret, the target has to prove itself.
+  std::optional<nvme::Credentials> credentials;
   nvme::Digests digests;
   unsigned queues = 1;
   std::uint16_t queue_entries = 32;

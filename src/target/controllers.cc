@@ -39,8 +39,14 @@ bool ControllerSlot::silent(Clock::TimePoint now) const {
 }
 
 bool Controllers::admitted(const nvme::ConnectData& data, const Peer& peer) const {
-  if (peer.loopback && admission_.any_from_loopback) return true;
+  if (credentials_of(data.host_nqn) != nullptr) return true;
+  if (peer.loopback && admission_.any_from_loopback && admission_.secrets.empty()) return true;
   return std::find(admission_.hosts.begin(), admission_.hosts.end(), data.host_nqn) != admission_.hosts.end();
+}
+
+const nvme::Credentials* Controllers::credentials_of(const std::string& host_nqn) const {
+  if (const auto own = admission_.secrets.find(host_nqn); own != admission_.secrets.end()) return &own->second;
+  return admission_.secret_of_others ? &*admission_.secret_of_others : nullptr;
 }
 
 Controllers::Opened Controllers::open(const nvme::Connect& connect, const nvme::ConnectData& data, const Peer& peer,
@@ -67,7 +73,8 @@ Controllers::Opened Controllers::open_admin(const nvme::Connect& connect, const 
       .type = discovery ? nvme::ControllerType::discovery : nvme::ControllerType::io,
       .id = last_id_,
       .keep_alive_ms = connect.keep_alive_ms};
-  auto slot = std::make_shared<ControllerSlot>(subsystem_, options, data);
+  const nvme::Credentials* const credentials = discovery ? nullptr : credentials_of(data.host_nqn);
+  auto slot = std::make_shared<ControllerSlot>(subsystem_, options, data, credentials);
   slots_.emplace(last_id_, slot);
   return slot;
 }

@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
+#include "nvme/auth_secret.h"
 #include "nvme/controller.h"
 
 namespace infercluster::target {
@@ -20,13 +22,17 @@ namespace infercluster::target {
 // One host's controller, which its admin queue and its I/O queues share. Any thread may use it.
 class ControllerSlot {
  public:
-  ControllerSlot(const nvme::Subsystem& subsystem, const nvme::Controller::Options& options, nvme::ConnectData host)
-      : host_(std::move(host)), controller_(subsystem, options) {}
+  // `credentials`, unless null, must outlive it.
+  ControllerSlot(const nvme::Subsystem& subsystem, const nvme::Controller::Options& options, nvme::ConnectData host,
+                 const nvme::Credentials* credentials)
+      : host_(std::move(host)), credentials_(credentials), controller_(subsystem, options) {}
 
   nvme::Reply admin(const nvme::Command& command, const nvme::DiscoveryLog& log);
   std::variant<nvme::ReadCommand, nvme::Reply> io(const nvme::Command& command);
   [[nodiscard]] std::uint16_t id() const { return controller_.id(); }
   [[nodiscard]] const nvme::ConnectData& host() const { return host_; }
+  // How its host is to prove itself, on each of its queues; null: not at all.
+  [[nodiscard]] const nvme::Credentials* credentials() const { return credentials_; }
 
   // The host was heard of.
   void heard(Clock::TimePoint now) { heard_ns_.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
@@ -43,6 +49,7 @@ class ControllerSlot {
   friend class Controllers;
 
   const nvme::ConnectData host_;
+  const nvme::Credentials* const credentials_;
   mutable std::mutex mutex_;
   nvme::Controller controller_;     // under mutex_, but for its id
   std::set<std::uint16_t> queues_;  // I/O queues that are open; under Controllers' mutex
@@ -56,9 +63,13 @@ struct Limits {
   unsigned controllers_per_host = 4;  // discovery included
 };
 
+// Hosts with a secret are admitted, and have to prove that they know it. Of the others `hosts` are; and, where nobody
+// has a secret, those from this machine. Discovery asks for no proof (as Linux does): it tells address and NQN alone.
 struct Admission {
-  std::vector<std::string> hosts;  // NQNs that are admitted
-  bool any_from_loopback = true;   // beside these, every host that comes from this machine
+  std::vector<std::string> hosts{};                     // NQNs that are admitted
+  bool any_from_loopback = true;                        // beside these, every host that comes from this machine
+  std::map<std::string, nvme::Credentials> secrets{};   // by NQN
+  std::optional<nvme::Credentials> secret_of_others{};  // of every host that has none of its own
 };
 
 // Thread rule: any thread may call anything.
@@ -83,6 +94,7 @@ class Controllers {
 
  private:
   [[nodiscard]] bool admitted(const nvme::ConnectData& data, const Peer& peer) const;
+  [[nodiscard]] const nvme::Credentials* credentials_of(const std::string& host_nqn) const;
   Opened open_admin(const nvme::Connect& connect, const nvme::ConnectData& data);
   Opened open_io(const nvme::Connect& connect, const nvme::ConnectData& data);
 

@@ -103,6 +103,10 @@ bool Session::on_command(const nvme::Command& command) {
   if (flow_control_) sq_head_ = static_cast<std::uint16_t>((sq_head_ + 1U) % (queue_size_ + 1U));
   if (!reader_.data_intact()) {
     answer(command, failure(nvme::kTransientTransportError));
+  } else if (authentication_ && QueueAuthentication::concerns(command)) {
+    return on_authentication(command);
+  } else if (authentication_ && !authentication_->authenticated()) {
+    answer(command, failure(nvme::kAuthenticationRequired));
   } else if (queue_id_ == 0) {
     on_admin(command);
   } else {
@@ -137,9 +141,32 @@ bool Session::on_first_command(const nvme::Command& command) {
   flow_control_ = (parameters.attributes & nvme::kConnectNoFlowControl) == 0;
   sq_head_ = 1;
   nvme::Reply accepted;
-  accepted.result = nvme::encode(nvme::Connected{.controller_id = slot_->id(), .authentication_required = false});
+  if (const nvme::Credentials* credentials = slot_->credentials(); credentials != nullptr) {
+    authentication_.emplace(*credentials,
+                            nvme::AuthParties{.host_nqn = data.host_nqn, .subsystem_nqn = data.subsystem_nqn},
+                            environment_.clock->now());
+  }
+  accepted.result = nvme::encode(
+      nvme::Connected{.controller_id = slot_->id(), .authentication_required = authentication_.has_value()});
   answer(command, std::move(accepted));
   return true;
+}
+
+bool Session::on_authentication(const nvme::Command& command) {
+  answer(command, authentication_->answer(command, capsule_data_));
+  if (!authentication_->failed()) return true;
+  fault_ = *refuse_unauthenticated();
+  return false;
+}
+
+bool Session::authentication_overdue() const {
+  return authentication_ && authentication_->overdue(environment_.clock->now());
+}
+
+std::optional<std::string> Session::refuse_unauthenticated() {
+  if (!authentication_ || authentication_->authenticated()) return std::nullopt;
+  ++counters_.refused;
+  return authentication_->refusal();
 }
 
 void Session::on_admin(const nvme::Command& command) {
@@ -154,7 +181,7 @@ void Session::on_admin(const nvme::Command& command) {
 }
 
 void Session::on_io(const nvme::Command& command) {
-  // Fabrics commands that an I/O queue may carry: none, until there is authentication.
+  // Of Fabrics commands an I/O queue carries those of authentication, and this one has none.
   if (command.opcode == nvme::kFabrics) return answer(command, failure(nvme::kInvalidOpcode));
   std::variant<nvme::ReadCommand, nvme::Reply> taken = slot_->io(command);
   if (auto* reply = std::get_if<nvme::Reply>(&taken)) return answer(command, std::move(*reply));

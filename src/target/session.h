@@ -18,6 +18,7 @@
 #include "nvme/pdu_reader.h"
 #include "target/address_space.h"
 #include "target/controllers.h"
+#include "target/queue_authentication.h"
 
 namespace infercluster::target {
 
@@ -46,6 +47,7 @@ struct SessionCounters {
   std::uint64_t bytes = 0;             // of data sent
   std::uint64_t digests_combined = 0;  // data digests that came from stored checksums, without a look at the data
   std::uint64_t errors = 0;            // commands that failed
+  std::uint64_t refused = 0;           // hosts that failed to authenticate
 };
 
 // Thread rule: one thread at a time.
@@ -83,6 +85,10 @@ class Session {
   [[nodiscard]] bool data_digests() const { return digests_.data; }
   // Its controller asks for the end of this connection.
   [[nodiscard]] bool ended_by_controller() const;
+  // Its host has to prove itself, and did not in time.
+  [[nodiscard]] bool authentication_overdue() const;
+  // Its host has to prove itself, and has not. Counts it as refused, and says so.
+  std::optional<std::string> refuse_unauthenticated();
   [[nodiscard]] const SessionCounters& counters() const { return counters_; }
   [[nodiscard]] const std::string& fault() const { return fault_; }  // why it ended, when the peer was at fault
   [[nodiscard]] unsigned outstanding() const { return outstanding_; }
@@ -92,6 +98,7 @@ class Session {
   bool on_initialize(const nvme::InitializeRequest& request);
   bool on_command(const nvme::Command& command);
   bool on_first_command(const nvme::Command& command);
+  bool on_authentication(const nvme::Command& command);
   void on_admin(const nvme::Command& command);
   void on_io(const nvme::Command& command);
   bool terminate(const nvme::Fault& fault, std::span<const std::byte> header);
@@ -107,7 +114,8 @@ class Session {
   std::uint32_t data_alignment_ = 4;     // of data that goes to the host
   std::vector<std::byte> capsule_data_;  // in-capsule data of the PDU that is being read
   bool capsule_intact_ = true;
-  std::shared_ptr<ControllerSlot> slot_;  // null until Connect
+  std::shared_ptr<ControllerSlot> slot_;               // null until Connect
+  std::optional<QueueAuthentication> authentication_;  // where the host has to prove itself
   std::uint16_t queue_id_ = 0;
   std::uint16_t queue_size_ = 0;  // entries - 1
   bool flow_control_ = true;

@@ -179,9 +179,21 @@ void Shard::Impl::tick() {
   shared_.controllers->close_silent(now);
   for (auto at = connections_.begin(); at != connections_.end();) {
     Connection& connection = **at++;
+    if (connection.session.authentication_overdue()) {
+      refuse_unauthenticated(connection);
+      end(connection);
+    }
     if (overdue(connection, now) || connection.session.ended_by_controller()) end(connection);
     reap(connection);
   }
+}
+
+// A host that leaves, or falls silent, before it has proven itself as it has to.
+void Shard::Impl::refuse_unauthenticated(Connection& connection) {
+  if (connection.ending) return;
+  if (const std::optional<std::string> why = connection.session.refuse_unauthenticated())
+    log_warning(connection.peer + ": connection ended: " + *why);
+  count(connection);
 }
 
 void Shard::Impl::count(Connection& connection) {
@@ -191,6 +203,7 @@ void Shard::Impl::count(Connection& connection) {
   counters.reads += now.reads - before.reads;
   counters.bytes += now.bytes - before.bytes;
   counters.digests_combined += now.digests_combined - before.digests_combined;
+  counters.refused += now.refused - before.refused;
   before = now;
 }
 

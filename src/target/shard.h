@@ -28,6 +28,7 @@ struct ShardCounters {
   std::atomic<std::uint64_t> connections{0};
   std::atomic<std::uint64_t> connections_refused{0};  // over connections_max
   std::atomic<std::uint64_t> faults{0};               // connections that ended by a peer's fault
+  std::atomic<std::uint64_t> refused{0};              // queues whose host did not authenticate as it has to
   std::atomic<std::uint64_t> commands{0};
   std::atomic<std::uint64_t> reads{0};
   std::atomic<std::uint64_t> bytes{0};

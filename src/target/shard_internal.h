@@ -111,6 +111,7 @@ class Shard::Impl {
   void tick();
   [[nodiscard]] bool overdue(const Connection& connection, Clock::TimePoint now) const;
   void count(Connection& connection);
+  void refuse_unauthenticated(Connection& connection);
   nvme::CommandStatus verify(const FileRead& file_read, std::uint32_t& crc);
 
   const Shared shared_;

@@ -103,6 +103,7 @@ void Shard::Impl::received(Connection& connection, std::int32_t result) {
   if (result == -EINTR || result == -EAGAIN) return arm_receive(connection);
   if (result <= 0) {
     // The peer has gone: nothing that could still be sent would be read.
+    refuse_unauthenticated(connection);
     end(connection);
     return;
   }

@@ -16,6 +16,7 @@ namespace {
 Result<State> first_state(const TargetOptions& options) {
   if (!options.nqn.empty()) IC_CHECK(nvme::check_nqn(options.nqn));
   for (const std::string& host : options.admission.hosts) IC_CHECK(nvme::check_nqn(host));
+  for (const auto& [host, secret] : options.admission.secrets) IC_CHECK(nvme::check_nqn(host));
   if (!options.state_path.empty()) {
     IC_TRY(std::optional<State> known, load_state(options.state_path));
     if (known && (options.nqn.empty() || known->nqn == options.nqn)) return *std::move(known);

@@ -85,6 +85,9 @@ class FaultFiles final : public io::FileCalls {
     const std::string path = file.path;
     return run("close", path, [&] { return inner_.close(std::move(file)); });
   }
+  Result<bool> is_forgotten(const io::OutputFile& file) override {
+    return run("is_forgotten", file.path, [&] { return inner_.is_forgotten(file); });
+  }
   Status link(const io::Directory& directory, const std::string& from, const std::string& to) override {
     return run("link", in(directory, to), [&] { return inner_.link(directory, from, to); });
   }

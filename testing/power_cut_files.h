@@ -128,6 +128,7 @@ class PowerCutFiles final : public io::FileCalls {
     return {};
   }
   Status close(io::OutputFile file) override { return inner_.close(std::move(file)); }
+  Result<bool> is_forgotten(const io::OutputFile& file) override { return inner_.is_forgotten(file); }
   Status link(const io::Directory& directory, const std::string& from, const std::string& to) override {
     const std::lock_guard lock(mutex_);
     IC_CHECK(inner_.link(directory, from, to));

@@ -68,10 +68,15 @@ Status discard_save(io::FileCalls& calls, const io::Directory& parent, const Beg
 // Renames the directory away, fsyncs the root, removes it. A writer that has it open can harm nothing any more.
 // `uncommitted_only`: puts it back when a commit shows up after all. Files that are not ours stay, with an error.
 enum class Remove : std::uint8_t { uncommitted_only, committed_too };
+// Called before a large file gives back each kFreedAtOnce of its space, which disks may be long about (discard); it may
+// wait.
+using FreePace = std::function<void()>;
+inline constexpr std::uint64_t kFreedAtOnce = std::uint64_t{64} << 20;
 Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, const std::string& id,
-                   Remove what);
+                   Remove what, const FreePace& pace = nullptr);
 // Removes trash of exactly such a name.
-Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name);
+Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name,
+                    const FreePace& pace = nullptr);
 
 // Whether torch.distributed.checkpoint's own writer has saved it: .metadata, which it writes last, files __*.distcp,
 // and no commit of ours. It is read by the Python package alone, and never removed.

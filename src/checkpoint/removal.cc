@@ -27,11 +27,30 @@ Status check_all_ours(io::FileCalls& calls, const io::Directory& directory) {
   return {};
 }
 
-Status empty(io::FileCalls& calls, const io::Directory& directory) {
+// Without a name the file is nobody's but ours; its space goes piece by piece, and at the latest with the descriptor.
+Status remove_slowly(io::FileCalls& calls, const io::Directory& directory, const std::string& name,
+                     const FreePace& pace) {
+  const auto size = calls.size_of(directory, name);
+  if (pace == nullptr || !size.ok() || *size <= kFreedAtOnce) return calls.remove(directory, name);
+  const auto file = calls.open_to_write(directory, name);
+  IC_CHECK(calls.remove(directory, name));
+  if (!file.ok()) return {};
+  const auto forgotten = calls.is_forgotten(*file);
+  if (!forgotten.ok() || !*forgotten) return {};
+  for (std::uint64_t left = *size; left > kFreedAtOnce;) {
+    left -= kFreedAtOnce;
+    pace();
+    if (!calls.set_size(*file, left).ok()) break;
+  }
+  pace();
+  return {};
+}
+
+Status empty(io::FileCalls& calls, const io::Directory& directory, const FreePace& pace) {
   IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
   for (const io::Entry& entry : entries) {
     if (!is_ours(entry)) return holds_others(directory, entry.name);
-    const Status removed = calls.remove(directory, entry.name);
+    const Status removed = remove_slowly(calls, directory, entry.name, pace);
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   }
   return {};
@@ -40,7 +59,7 @@ Status empty(io::FileCalls& calls, const io::Directory& directory) {
 }  // namespace
 
 Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_t step, const std::string& id,
-                   Remove what) {
+                   Remove what, const FreePace& pace) {
   const std::string name = step_name(step);
   const std::string trash = trash_name(step, id);
   IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
@@ -57,13 +76,13 @@ Status remove_step(io::FileCalls& calls, const io::Directory& root, std::uint64_
       return Error(ErrorCode::changed, "its save was committed just now").with_path(directory.path);
     }
   }
-  return remove_trash(calls, root, trash);
+  return remove_trash(calls, root, trash, pace);
 }
 
-Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name) {
+Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::string& name, const FreePace& pace) {
   if (!is_trash_name(name)) return Error(ErrorCode::invalid_argument, "not a name of ours").with_path(name);
   IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
-  IC_CHECK(empty(calls, directory));
+  IC_CHECK(empty(calls, directory, pace));
   const Status removed = calls.remove_directory(root, name);
   if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   return {};

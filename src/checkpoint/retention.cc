@@ -30,7 +30,8 @@ std::vector<std::uint64_t> choose_to_remove(const std::vector<std::uint64_t>& ve
   return gone;
 }
 
-Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention) {
+Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention,
+             const FreePace& pace) {
   if (retention.keep == 0) return {};
   IC_TRY(const std::vector<std::uint64_t> steps, list_steps(calls, root));
   std::vector<std::uint64_t> verified;
@@ -39,7 +40,7 @@ Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newe
   }
   Status first;
   for (const std::uint64_t step : choose_to_remove(verified, newest, retention)) {
-    keep_first(first, remove_step(calls, root, step, random_id(), Remove::committed_too));
+    keep_first(first, remove_step(calls, root, step, random_id(), Remove::committed_too, pace));
   }
   return first;
 }

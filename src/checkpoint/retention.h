@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/directory.h"
 #include "io/files.h"
 
 namespace infercluster::checkpoint {
@@ -23,7 +24,8 @@ std::vector<std::uint64_t> choose_to_remove(const std::vector<std::uint64_t>& ve
 
 // After `newest` became durable. Counts only what is committed and whole by read_indexes(), and removes nothing else.
 // The first error, after all were tried.
-Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention);
+Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention,
+             const FreePace& pace = nullptr);
 
 // What earlier jobs left: trash, and directories of steps without a commit, but for those in `busy`. Each is a warning.
 Status sweep(io::FileCalls& calls, const io::Directory& root, const std::set<std::uint64_t>& busy);

@@ -14,6 +14,7 @@ namespace infercluster::checkpoint {
 namespace {
 
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
+constexpr std::uint64_t kCostOfFreeing = 1 * kMiB;  // of kFreedAtOnce
 
 class Runner {
  public:
@@ -146,7 +147,10 @@ class Runner {
 
   void tidy(const Begun& begun) {
     warn(finish_replacement(*shared_.calls, begun));
-    warn(prune(*shared_.calls, shared_.root, begun.step, shared_.options.retention));
+    warn(prune(*shared_.calls, shared_.root, begun.step, shared_.options.retention, [this] {
+      // What a discard costs the disk is far from what a write of the same bytes does.
+      wait_for_turn(shared_.write, kCostOfFreeing, never_);
+    }));
   }
 
   static void warn(const Status& status) {
@@ -157,6 +161,7 @@ class Runner {
   SaveJob& job_;
   const exchange::Deadline deadline_;
   std::atomic<std::uint64_t> written_{0};
+  const std::atomic<bool> never_{false};
   manifest::Index index_;  // of this rank
   bool linkable_ = true;
 };

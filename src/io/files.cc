@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +52,14 @@ bool is_directory(int parent, const dirent& entry) {
   if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
   struct stat status {};
   return ::fstatat(parent, entry.d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(status.st_mode);
+}
+
+// File systems of a local device, by statfs(2)'s magic numbers.
+bool is_of_this_node_alone(int fd) {
+  constexpr std::array<std::uint32_t, 4> kLocal{0xEF53, 0x58465342, 0x9123683E, 0xF2F52010};  // ext4, XFS, Btrfs, F2FS
+  struct statfs found {};
+  if (::fstatfs(fd, &found) != 0) return false;
+  return std::ranges::find(kLocal, static_cast<std::uint32_t>(found.f_type)) != kLocal.end();
 }
 
 Status read_all(int fd, std::string& into, std::uint64_t limit, const std::string& path) {
@@ -170,6 +179,15 @@ class SystemFiles final : public FileCalls {
   Status close(OutputFile file) override {
     if (const int error = file.fd.close_checked(); error != 0) return failed(error, "cannot close", file.path);
     return {};
+  }
+
+  Result<bool> is_forgotten(const OutputFile& file) override {
+    struct stat status {};
+    if (::fstat(file.fd.get(), &status) != 0) return failed(errno, "cannot stat", file.path);
+    if (status.st_nlink != 0 || !is_of_this_node_alone(file.fd.get())) return false;
+    // fcntl(2): a write lease is given only to the one who alone has the file open.
+    if (::fcntl(file.fd.get(), F_SETLEASE, F_WRLCK) != 0) return false;
+    return checked(::fcntl(file.fd.get(), F_SETLEASE, F_UNLCK), "cannot give a lease back", file.path).ok();
   }
 
   Status link(const Directory& directory, const std::string& from, const std::string& to) override {

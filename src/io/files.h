@@ -58,6 +58,9 @@ class FileCalls {
   virtual Status set_size(const OutputFile& file, std::uint64_t bytes) = 0;
   virtual Status sync(const OutputFile& file) = 0;  // a failure is final: the kernel may have dropped the pages
   virtual Status close(OutputFile file) = 0;
+  // Of a file that was removed: whether no name of it is left, nobody else has it open or mapped, and so its bytes are
+  // nobody's. False too where the file system cannot say so for all of its nodes.
+  virtual Result<bool> is_forgotten(const OutputFile& file) = 0;
 
   virtual Status link(const Directory& directory, const std::string& from, const std::string& to) = 0;
   // The same from a directory into another.

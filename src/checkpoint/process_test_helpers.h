@@ -54,7 +54,7 @@ struct Job {
 
 // A rank that saves them all without waiting, then waits. It says one line for each: "STEP durable", or "STEP " and the
 // error; then how many file-system calls it made.
-inline RankProcess start_rank(const Job& job, int rank, FaultFiles::Plan plan = {},
+inline RankProcess start_rank(const Job& job, int rank, const FaultFiles::Plan& plan = {},
                               const std::function<void()>& prepare = {}) {
   return RankProcess([=](const RankProcess::Say& say) {
     set_log_level(LogLevel::off);

@@ -41,7 +41,7 @@ fuzz: setup ## each codec's fuzzer for FUZZ_SECONDS (600) under ASan and UBSan
 	@tools/build.sh fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
-crash: build ## the tests that kill a writer at every step
+crash: build ## the tests that kill a writer at every step, and take objects away from their readers
 	@tools/crash.sh
 
 dcp: build ## torch.distributed.checkpoint, stock and ours: each saved and loaded by 1, 2, 3, 4 and 7 ranks

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -61,6 +62,8 @@ class ControllerSlot {
 struct Limits {
   unsigned controllers_max = 64;      // of all hosts together
   unsigned controllers_per_host = 4;  // discovery included
+  // From Connect to the proof that a host has to give. Linux takes some milliseconds.
+  std::chrono::milliseconds authentication_timeout{10'000};
 };
 
 // Hosts with a secret are admitted, and have to prove that they know it. Of the others `hosts` are; and, where nobody
@@ -90,6 +93,7 @@ class Controllers {
   void close_silent(Clock::TimePoint now);
 
   [[nodiscard]] const nvme::Subsystem& subsystem() const { return subsystem_; }
+  [[nodiscard]] const Limits& limits() const { return limits_; }
   [[nodiscard]] std::size_t count() const;
 
  private:

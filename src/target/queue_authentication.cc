@@ -21,8 +21,8 @@ nvme::Reply reply(nvme::CommandStatus status) {
 }  // namespace
 
 QueueAuthentication::QueueAuthentication(const nvme::Credentials& credentials, nvme::AuthParties parties,
-                                         Clock::TimePoint now)
-    : host_nqn_(parties.host_nqn), since_(now), exchange_(credentials, std::move(parties), fill_random) {}
+                                         Clock::TimePoint deadline)
+    : host_nqn_(parties.host_nqn), deadline_(deadline), exchange_(credentials, std::move(parties), fill_random) {}
 
 bool QueueAuthentication::concerns(const nvme::Command& command) {
   if (command.opcode != nvme::kFabrics) return false;

@@ -3,7 +3,6 @@
 // 2.0, sections 6.1 and 6.2 (Authentication Receive and Send).
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -14,14 +13,11 @@
 
 namespace infercluster::target {
 
-// A host that has not proven itself so long after its Connect is refused. Linux takes some milliseconds.
-inline constexpr auto kAuthenticationTimeout = std::chrono::seconds(10);
-
 // Thread rule: one thread at a time.
 class QueueAuthentication {
  public:
-  // `credentials` must outlive it.
-  QueueAuthentication(const nvme::Credentials& credentials, nvme::AuthParties parties, Clock::TimePoint now);
+  // `credentials` must outlive it. A host that has not proven itself by `deadline` is to be refused.
+  QueueAuthentication(const nvme::Credentials& credentials, nvme::AuthParties parties, Clock::TimePoint deadline);
 
   static bool concerns(const nvme::Command& command);
   // The reply to a command that concerns it; `in_capsule` is the data that came with it.
@@ -30,9 +26,7 @@ class QueueAuthentication {
   [[nodiscard]] bool authenticated() const { return exchange_.authenticated(); }
   // The host was refused, and has been told: its connection is to end.
   [[nodiscard]] bool failed() const { return exchange_.failed(); }
-  [[nodiscard]] bool overdue(Clock::TimePoint now) const {
-    return !authenticated() && !failed() && now - since_ > kAuthenticationTimeout;
-  }
+  [[nodiscard]] bool overdue(Clock::TimePoint now) const { return !authenticated() && !failed() && now > deadline_; }
   // Who was refused and why, for those who run the target.
   [[nodiscard]] std::string refusal() const;
 
@@ -41,7 +35,7 @@ class QueueAuthentication {
   nvme::Reply receive(const nvme::Command& command);
 
   std::string host_nqn_;
-  Clock::TimePoint since_;
+  Clock::TimePoint deadline_;
   nvme::ControllerAuthentication exchange_;
 };
 

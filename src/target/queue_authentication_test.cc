@@ -182,7 +182,7 @@ TEST_F(SessionAuthentication, AWrongSecretEndsTheConnectionAndIsCounted) {
 TEST_F(SessionAuthentication, HasATimeLimit) {
   connect();
   EXPECT_FALSE(session_.authentication_overdue());
-  clock_.advance(kAuthenticationTimeout);
+  clock_.advance(Limits().authentication_timeout);
   EXPECT_FALSE(session_.authentication_overdue());
   clock_.advance(std::chrono::milliseconds(1));
   // What does not lead to an end is no progress.

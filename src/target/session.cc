@@ -144,7 +144,7 @@ bool Session::on_first_command(const nvme::Command& command) {
   if (const nvme::Credentials* credentials = slot_->credentials(); credentials != nullptr) {
     authentication_.emplace(*credentials,
                             nvme::AuthParties{.host_nqn = data.host_nqn, .subsystem_nqn = data.subsystem_nqn},
-                            environment_.clock->now());
+                            environment_.clock->now() + environment_.controllers->limits().authentication_timeout);
   }
   accepted.result = nvme::encode(
       nvme::Connected{.controller_id = slot_->id(), .authentication_required = authentication_.has_value()});

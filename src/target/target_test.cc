@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "nvme/auth_test_helpers.h"
 #include "target/host_test_helpers.h"
 #include "testing/temp_dir.h"
 
@@ -305,6 +306,20 @@ TEST_F(TargetTest, AConnectionTooManyIsClosedAndLaterOnesAreTaken) {
     ASSERT_TRUE(third.send(initialize_bytes()));
     if (third.read_until([&] { return !third.host.others.empty(); })) break;  // else the first is not gone yet
   }
+}
+
+TEST_F(TargetTest, AHostThatDoesNotProveItselfInTimeIsRefused) {
+  Admission admission;
+  admission.secrets.emplace(kTestHostNqn, nvme::Credentials{.host = nvme::secret(nvme::kHostSecret01)});
+  const std::unique_ptr<Target> target =
+      start({.admission = admission, .limits = {.authentication_timeout = std::chrono::milliseconds(50)}});
+  SocketQueue host(*target);
+  host.initialize();
+  ConnectTo to;
+  to.nqn = target->subsystem().nqn;
+  ASSERT_TRUE(nvme::decode_connected(host.connect(to).result).authentication_required);
+  EXPECT_TRUE(host.closed_by_target());
+  EXPECT_EQ(target->counters()[0]->refused.load(), 1U);
 }
 
 TEST_F(TargetTest, TheAdminQueuesEndIsTheEndOfTheOthers) {

@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint32_t kDataMax = 4 * kMiB;  // in one PDU of the target's: no command of ours asks for more
 constexpr std::size_t kDirectFrom = 4096;     // data from this size on is not staged
 constexpr std::uint8_t kAlignmentMax = 31;
+constexpr auto kCancelMax = std::chrono::milliseconds(50);
 
 using Progress = nvme::PduReader::Progress;
 
@@ -29,11 +30,22 @@ Channel::Channel(Fd socket, std::string peer, const ChannelOptions& options)
       reader_(nvme::Side::host, {.data_max = kDataMax, .in_capsule_max = 0, .data_alignment = 4}) {}
 
 Result<std::unique_ptr<Channel>> Channel::open(const os::SocketAddress& address, const ChannelOptions& options) {
-  IC_TRY(Fd socket, os::connect_tcp(address, options.timeout));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(options.until - steady_clock().now());
+  IC_TRY(Fd socket, os::connect_tcp(address, std::min(options.timeout, left), options.cancelled));
   IC_CHECK(os::send_at_once(socket));
   std::unique_ptr<Channel> channel(new Channel(std::move(socket), address.to_string(), options));
   IC_CHECK(channel->initialize());
   return channel;
+}
+
+Clock::TimePoint Channel::deadline() const {
+  return std::min(options_.until, steady_clock().now() + options_.timeout);
+}
+
+void Channel::unbound(std::chrono::milliseconds timeout) {
+  options_.timeout = timeout;
+  options_.until = Clock::TimePoint::max();
+  options_.cancelled = nullptr;
 }
 
 Error Channel::broken(std::string_view what) const {
@@ -41,7 +53,7 @@ Error Channel::broken(std::string_view what) const {
 }
 
 Status Channel::initialize() {
-  const Clock::TimePoint deadline = steady_clock().now() + options_.timeout;
+  const Clock::TimePoint deadline = this->deadline();
   std::array<std::byte, nvme::kPreludeBytesMax> bytes{};
   const std::size_t length = nvme::encode_prelude(
       {.type = nvme::PduType::initialize_request,
@@ -73,22 +85,54 @@ Status Channel::initialize() {
   return {};
 }
 
-Status Channel::send(std::span<const std::byte> bytes, Clock::TimePoint deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
-      continue;
+Status Channel::wait(short events, Clock::TimePoint deadline, std::string_view what) const {
+  for (;;) {
+    if (options_.cancelled != nullptr && options_.cancelled->load()) {
+      return Error(ErrorCode::cancelled, peer_ + ": the connection is not wanted any more").with_errno(ECANCELED);
     }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) return Error::from_errno(errno, "cannot send to " + peer_);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock().now()).count();
-    pollfd waited{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
-    if (left <= 0 || poll(&waited, 1, static_cast<int>(left)) == 0) {
-      return Error(ErrorCode::timed_out, peer_ + ": the target takes nothing");
+    const Clock::Duration left = deadline - steady_clock().now();
+    if (left <= Clock::Duration::zero()) {
+      return Error(ErrorCode::timed_out, peer_ + ": the target " + std::string(what))
+          .with_errno(ETIMEDOUT)
+          .with_hint("Is it stopped, or the network between cut?");
+    }
+    pollfd waited{.fd = socket_.get(), .events = events, .revents = 0};
+    const auto slice = options_.cancelled == nullptr ? left : std::min<Clock::Duration>(left, kCancelMax);
+    const int ready = poll(&waited, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(slice).count()));
+    if (ready > 0 || (ready < 0 && errno == EINTR)) return {};
+    if (ready < 0) return Error::from_errno(errno, "cannot wait for " + peer_);
+  }
+}
+
+Error Channel::at_fault() const {
+  const nvme::Fault& fault = reader_.fault();
+  Error error = broken(fault.message);
+  if (fault.terminate.status == nvme::FatalStatus::header_digest_error) error = std::move(error).with_kind(kDigestKind);
+  return error;
+}
+
+Result<std::size_t> Channel::send_some(std::span<const std::byte> bytes) {
+  std::size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t taken = ::send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (taken > 0) {
+      sent += static_cast<std::size_t>(taken);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      return Error::from_errno(errno, "cannot send to " + peer_);
     }
   }
-  return {};
+  return sent;
+}
+
+Status Channel::send(std::span<const std::byte> bytes, Clock::TimePoint deadline) {
+  for (;;) {
+    IC_TRY(const std::size_t sent, send_some(bytes));
+    bytes = bytes.subspan(sent);
+    if (bytes.empty()) return {};
+    IC_CHECK(wait(POLLOUT, deadline, "takes nothing"));
+  }
 }
 
 Result<Progress> Channel::take(std::span<std::byte> room) {
@@ -96,7 +140,7 @@ Result<Progress> Channel::take(std::span<std::byte> room) {
   std::memcpy(room.data(), staged_.data() + staged_begin_, count);
   staged_begin_ += count;
   const Progress progress = reader_.filled(count);
-  if (progress == Progress::fault) return broken(reader_.fault().message);
+  if (progress == Progress::fault) return at_fault();
   return progress;
 }
 
@@ -111,7 +155,7 @@ Result<Progress> Channel::receive(Clock::TimePoint deadline) {
                                : recv(socket_.get(), staged_.data(), staged_.size(), 0);
     if (got > 0 && direct) {
       const Progress progress = reader_.filled(static_cast<std::size_t>(got));
-      if (progress == Progress::fault) return broken(reader_.fault().message);
+      if (progress == Progress::fault) return at_fault();
       return progress;
     }
     if (got > 0) {
@@ -121,18 +165,13 @@ Result<Progress> Channel::receive(Clock::TimePoint deadline) {
     if (got == 0) return Error(ErrorCode::io, peer_ + ": the target closed the connection").with_errno(ECONNRESET);
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return Error::from_errno(errno, "cannot receive from " + peer_);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock().now()).count();
-    pollfd waited{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-    if (left <= 0 || poll(&waited, 1, static_cast<int>(left)) == 0) {
-      return Error(ErrorCode::timed_out, peer_ + ": the target says nothing")
-          .with_hint("Is it stopped, or the network between cut?");
-    }
+    IC_CHECK(wait(POLLIN, deadline, "says nothing"));
   }
 }
 
 Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const std::byte> in_capsule,
                                         std::uint32_t data_bytes, Data wanted) {
-  const Clock::TimePoint deadline = steady_clock().now() + options_.timeout;
+  const Clock::TimePoint deadline = this->deadline();
   command.cid = next_cid_++;
   if (!in_capsule.empty()) {
     command.sgl = {
@@ -195,9 +234,13 @@ Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const s
 
 Result<Channel::Reply> Channel::must(const nvme::Command& command, std::uint32_t data_bytes, std::string_view what) {
   IC_TRY(Reply reply, this->command(command, {}, data_bytes));
-  if (!reply.status.ok())
-    return Error(ErrorCode::io, peer_ + ": the target refuses " + std::string(what) + ": " + reply.status.to_string());
-  return reply;
+  if (reply.status.ok()) return reply;
+  const std::string text = peer_ + ": the target refuses " + std::string(what) + ": " + reply.status.to_string();
+  if (reply.status == nvme::kInvalidNamespace) {
+    return Error(ErrorCode::not_found, text)
+        .with_hint("Is the nsid right? This program's targets have namespace 1 alone");
+  }
+  return Error(ErrorCode::io, text);
 }
 
 Result<nvme::Connected> Channel::connect(const nvme::Connect& connect, const nvme::ConnectData& data) {
@@ -205,7 +248,9 @@ Result<nvme::Connected> Channel::connect(const nvme::Connect& connect, const nvm
   nvme::encode(data, std::span<std::byte, nvme::kConnectDataBytes>(bytes.data(), bytes.size()));
   IC_TRY(const Reply reply, command(nvme::encode_connect(connect), bytes, 0));
   if (reply.status.ok()) return nvme::decode_connected(reply.result);
-  Error refused(ErrorCode::io,
+  // An I/O queue is refused as well when its controller was lost meanwhile: then it is to be made anew.
+  const bool for_good = connect.queue_id == 0 && reply.status.retry == nvme::Retry::will_not_help;
+  Error refused(for_good ? ErrorCode::not_found : ErrorCode::io,
                 peer_ + ": the target refuses to connect to " + data.subsystem_nqn + ": " + reply.status.to_string());
   const nvme::CommandStatus& status = reply.status;
   if (status == nvme::kConnectInvalidHost) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,11 +26,17 @@ namespace infercluster::initiator {
 struct ChannelOptions {
   nvme::Digests digests;
   std::chrono::milliseconds timeout{5000};  // of connecting, and of each command here
+  // And nothing here takes longer than until then, whatever the target does: see Channel::unbound().
+  Clock::TimePoint until = Clock::TimePoint::max();
+  const std::atomic<bool>* cancelled = nullptr;  // once it is true, all waiting ends within 50 ms
 };
 
 // Thread rule: one thread at a time.
 class Channel {
  public:
+  // The kind of an error that a digest of a header brought.
+  static constexpr const char* kDigestKind = "Digest";
+
   // Connects and initializes. Errors: those of the connection; unsupported (a target that wants what we do not do).
   static Result<std::unique_ptr<Channel>> open(const os::SocketAddress& address, const ChannelOptions& options);
 
@@ -48,7 +55,11 @@ class Channel {
   // The same, where a status other than success is an error that names `what` was asked.
   Result<Reply> must(const nvme::Command& command, std::uint32_t data_bytes, std::string_view what);
 
-  // Opens the queue. The error names what the target refused.
+  // From here on there is no end to what may come, but for the timeout of each command.
+  void unbound(std::chrono::milliseconds timeout);
+
+  // Opens the queue. The error names what the target refused: what is of no use to try again is not_found or
+  // permission.
   Result<nvme::Connected> connect(const nvme::Connect& connect, const nvme::ConnectData& data);
 
   // From here on by somebody else: see Queue.
@@ -61,12 +72,18 @@ class Channel {
   // go there directly. Errors as of command().
   Result<nvme::PduReader::Progress> receive(Clock::TimePoint deadline);
   Status send(std::span<const std::byte> bytes, Clock::TimePoint deadline);
+  // What the socket takes at once, perhaps nothing.
+  Result<std::size_t> send_some(std::span<const std::byte> bytes);
 
  private:
   Channel(Fd socket, std::string peer, const ChannelOptions& options);
   Status initialize();
   Result<nvme::PduReader::Progress> take(std::span<std::byte> room);
   Error broken(std::string_view what) const;
+  Error at_fault() const;
+  [[nodiscard]] Clock::TimePoint deadline() const;
+  // Waits for the socket. Errors: timed_out, cancelled.
+  Status wait(short events, Clock::TimePoint deadline, std::string_view what) const;
 
   Fd socket_;
   std::string peer_;

@@ -88,13 +88,31 @@ TEST_F(HostTest, BeyondTheEndIsRefusedHere) {
   EXPECT_EQ(host->read(UINT64_MAX, bytes).error().code(), ErrorCode::invalid_argument);
 }
 
-TEST_F(HostTest, ATargetThatStopsEndsTheReads) {
+TEST_F(HostTest, ReadsOfATargetThatIsGoneFailAtTheirDeadline) {
   const std::unique_ptr<Host> host = connect();
   target_.reset();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Status> end;
   std::vector<std::byte> bytes(4096);
-  const Status lost = host->read(begin(), bytes);
-  ASSERT_FALSE(lost.ok());
-  EXPECT_EQ(lost.error().code(), ErrorCode::io) << lost.error().to_string();
+  ASSERT_TRUE(host->start({.first_block = mapping_.first_block,
+                           .blocks = 1,
+                           .memory = bytes,
+                           .done =
+                               [&](const Status& status) {
+                                 const std::lock_guard lock(mutex);
+                                 end = status;
+                                 changed.notify_all();
+                               },
+                           .deadline = std::chrono::milliseconds(50)})
+                  .ok());
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return end.has_value(); }));
+  ASSERT_FALSE(end->ok());
+  EXPECT_EQ(end->error().code(), ErrorCode::timed_out) << end->error().to_string();
+  EXPECT_FALSE(end->error().hint().empty());
+  EXPECT_EQ(host->counters().deadline_misses.value(), 1);
+  EXPECT_EQ(host->counters().reads.value(), 0);
 }
 
 TEST_F(HostTest, RefusalsSayWhatToDo) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,13 +15,11 @@
 namespace infercluster::initiator {
 namespace {
 
-// How long the thread waits when nothing is under way; a new read has a later deadline in any case.
-constexpr auto kIdleWait = std::chrono::milliseconds(50);
+constexpr auto kTickMax = std::chrono::milliseconds(50);
 constexpr unsigned kSlotBits = 8;
 constexpr std::uint16_t kSlotMask = (1U << kSlotBits) - 1;
 
-}  // namespace
-
+// What the completion of a read says, as an error.
 Error error_of(const nvme::CommandStatus& status, const std::string& peer) {
   const std::string text = peer + ": a read failed: " + status.to_string();
   if (status == nvme::kExtentGone) {
@@ -36,30 +35,28 @@ Error error_of(const nvme::CommandStatus& status, const std::string& peer) {
   return Error(ErrorCode::io, text).with_errno(EIO);
 }
 
-Queue::Queue(std::unique_ptr<Channel> channel, const Options& options)
-    : options_(options), channel_(std::move(channel)) {
+}  // namespace
+
+Queue::Queue(std::unique_ptr<Channel> channel, const Options& options, Owner& owner)
+    : options_(options), owner_(owner), channel_(std::move(channel)) {
   IC_ASSERT(options.entries >= 2 && options.entries <= 1U << kSlotBits);
   slots_.resize(options.entries - 1U);
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<std::uint16_t>(i));
+  unsent_.reserve(options.entries * nvme::kPreludeBytesMax);
   thread_ = start_thread("nvme-queue", [this] { run(); });
 }
 
 Queue::~Queue() {
   end();
-  thread_.join();
+  join();
 }
 
 void Queue::end() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
   shutdown(channel_->socket().get(), SHUT_RDWR);
 }
 
-std::optional<Error> Queue::lost() const {
-  const std::lock_guard lock(mutex_);
-  return lost_;
+void Queue::join() {
+  if (thread_.joinable()) thread_.join();
 }
 
 Error Queue::broken(std::string_view what) const {
@@ -67,35 +64,59 @@ Error Queue::broken(std::string_view what) const {
       .with_errno(EPROTO);
 }
 
-Status Queue::start(BlockRead read) {
+bool Queue::has_room() const {
+  const std::lock_guard lock(mutex_);
+  return !lost_ && !free_.empty();
+}
+
+Queue::Start Queue::try_start(const QueuedRead& read) {
   IC_ASSERT(read.blocks >= 1 && read.memory.size() == std::uint64_t{read.blocks} << options_.block_bits);
   nvme::Command command = nvme::encode_read({.first_block = read.first_block, .blocks = read.blocks}, options_.nsid);
   command.sgl = {
       .address = 0, .length = static_cast<std::uint32_t>(read.memory.size()), .identifier = nvme::kSglTransport};
-  const Clock::TimePoint deadline = steady_clock().now() + options_.deadline;
   {
-    std::unique_lock lock(mutex_);
-    entry_free_.wait(lock, [&] { return lost_ || !free_.empty(); });
-    if (lost_) return *lost_;
+    const std::lock_guard lock(mutex_);
+    if (lost_) return Start::lost;
+    if (free_.empty()) return Start::full;
+    if (free_.size() == slots_.size()) busy_since_ = steady_clock().now();
     const std::uint16_t index = free_.back();
     free_.pop_back();
     Slot& slot = slots_[index];
     slot.busy = true;
     slot.generation = static_cast<std::uint16_t>((slot.generation + 1U) & (UINT16_MAX >> kSlotBits));
-    slot.read = std::move(read);
+    slot.read = read;
     slot.received = 0;
-    slot.deadline = deadline;
     command.cid = static_cast<std::uint16_t>(slot.generation << kSlotBits | index);
   }
   std::array<std::byte, nvme::kPreludeBytesMax> prelude{};
   const std::size_t length =
       nvme::encode_prelude({.type = nvme::PduType::command, .flags = 0, .body = command},
                            {.digests = channel_->digests(), .data_length = 0, .data_alignment = 4}, prelude);
+  // From here on the read ends through the owner: when it cannot be sent, the thread finds the connection's end.
   const std::lock_guard lock(send_mutex_);
-  // From here on the read completes through `done`: when it cannot be sent, the thread finds the connection's end.
-  if (const Status sent = channel_->send(std::span(prelude).first(length), deadline); !sent.ok()) {
-    shutdown(channel_->socket().get(), SHUT_RDWR);
+  const auto capsule = std::span<const std::byte>(prelude).first(length);
+  std::size_t sent = 0;
+  if (unsent_.empty()) {
+    Result<std::size_t> taken = channel_->send_some(capsule);
+    if (!taken.ok()) {
+      end();
+      return Start::started;
+    }
+    sent = *taken;
   }
+  if (sent < length) {
+    unsent_.insert(unsent_.end(), capsule.begin() + static_cast<std::ptrdiff_t>(sent), capsule.end());
+    has_unsent_.store(true);
+  }
+  return Start::started;
+}
+
+// By the thread alone.
+Status Queue::flush() {
+  const std::lock_guard lock(send_mutex_);
+  IC_TRY(const std::size_t sent, channel_->send_some(unsent_));
+  unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<std::ptrdiff_t>(sent));
+  has_unsent_.store(!unsent_.empty());
   return {};
 }
 
@@ -103,38 +124,48 @@ void Queue::run() {
   const Status end = serve();
   IC_ASSERT(!end.ok());
   // Nothing is received any more: the memory of all reads is at rest.
-  shutdown(channel_->socket().get(), SHUT_RDWR);
-  fail_all(end.error());
+  this->end();
+  end_all(end.error());
+}
+
+// How long the thread waits at once, and so how late it may be with what is due.
+Clock::Duration Queue::tick() const {
+  return std::clamp<Clock::Duration>(options_.silence_max / 8, std::chrono::milliseconds(1), kTickMax);
 }
 
 Status Queue::serve() {
   using Progress = nvme::PduReader::Progress;
+  Clock::TimePoint heard = steady_clock().now();
+  Clock::TimePoint check = heard + tick();
   for (;;) {
+    if (has_unsent_.load()) IC_CHECK(flush());
+    const Result<Progress> progress = channel_->receive(check);
     const Clock::TimePoint now = steady_clock().now();
-    const Clock::TimePoint due = next_deadline();
-    if (due <= now) {
-      return Error(ErrorCode::timed_out, channel_->peer() + ": the target did not answer a read in time")
-          .with_errno(ETIMEDOUT)
-          .with_hint("Is it stopped, or the network between cut?");
+    if (progress.ok()) {
+      heard = now;
+      if (*progress == Progress::header) IC_CHECK(on_header());
+      if (*progress == Progress::whole) IC_CHECK(on_whole());
+    } else if (progress.error().code() != ErrorCode::timed_out) {
+      if (progress.error().kind() == Channel::kDigestKind) owner_.digest_wrong();
+      return progress.error();
     }
-    Result<Progress> progress = channel_->receive(std::min(due, now + kIdleWait));
-    if (!progress.ok()) {
-      const bool patient = progress.error().code() == ErrorCode::timed_out;
-      if (patient) continue;  // the deadlines of the reads decide
-      return std::move(progress).error();
-    }
-    if (*progress == Progress::header) IC_CHECK(on_header());
-    if (*progress == Progress::whole) IC_CHECK(on_whole());
+    if (now < check) continue;
+    // What lay ready came first: a process that was stopped itself finds the answers before it blames the target.
+    IC_CHECK(check_time(now, heard));
+    check = now + tick();
   }
 }
 
-Clock::TimePoint Queue::next_deadline() const {
+Status Queue::check_time(Clock::TimePoint now, Clock::TimePoint heard) {
   const std::lock_guard lock(mutex_);
-  Clock::TimePoint first = Clock::TimePoint::max();
-  for (const Slot& slot : slots_) {
-    if (slot.busy) first = std::min(first, slot.deadline);
-  }
-  return first;
+  if (free_.size() == slots_.size()) return {};
+  const bool late = std::any_of(slots_.begin(), slots_.end(),
+                                [&](const Slot& slot) { return slot.busy && slot.read.deadline <= now; });
+  if (!late && now - std::max(heard, busy_since_) < options_.silence_max) return {};
+  return Error(ErrorCode::timed_out,
+               channel_->peer() + (late ? ": the target did not answer a read in time" : ": the target fell silent"))
+      .with_errno(ETIMEDOUT)
+      .with_hint("Is it stopped, or the network between cut?");
 }
 
 Result<Queue::Slot*> Queue::slot_of(std::uint16_t cid) {
@@ -165,10 +196,12 @@ Status Queue::on_whole() {
       data != nullptr && pdu.type == nvme::PduType::target_data) {
     IC_TRY(Slot * slot, slot_of(data->cid));
     if (!reader.data_intact()) {
+      at_fault_ = slot->read.ticket;
+      owner_.digest_wrong();
       return Error(ErrorCode::corrupt, channel_->peer() + ": the digest of data that came is wrong")
           .with_errno(EBADMSG)
           .with_hint(
-              "Either the network or the target's disk damaged it: it is read anew, and its owner should verify it");
+              "The network or the target's disk damages it: read another copy, and have the target's owner check");
     }
     slot->received += data->length;
     return (pdu.flags & nvme::kSuccessFlag) != 0 ? complete(data->cid, nvme::kSuccess) : Status();
@@ -187,33 +220,39 @@ Status Queue::complete(std::uint16_t cid, const nvme::CommandStatus& status) {
   IC_TRY(Slot * slot, slot_of(cid));
   if (status.ok() && slot->received != slot->read.memory.size())
     return broken("a read succeeded without all of its data");
-  ReadDone done;
+  void* ticket = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    done = std::exchange(slot->read.done, nullptr);
+    ticket = slot->read.ticket;
     slot->busy = false;
     free_.push_back(static_cast<std::uint16_t>(cid & kSlotMask));
   }
-  entry_free_.notify_one();
-  done(status.ok() ? Status() : Status(error_of(status, channel_->peer())));
+  if (status.ok()) {
+    owner_.read_ended(ticket, {});
+    return {};
+  }
+  const bool definite = status.retry == nvme::Retry::will_not_help || status.type == nvme::StatusType::vendor;
+  owner_.read_ended(ticket, {.status = error_of(status, channel_->peer()),
+                             .again = definite ? ReadEnd::Again::no : ReadEnd::Again::counted});
   return {};
 }
 
-void Queue::fail_all(const Error& why) {
-  std::vector<ReadDone> all;
+void Queue::end_all(const Error& why) {
+  std::vector<QueuedRead> all;
   {
     const std::lock_guard lock(mutex_);
-    lost_ = ending_ ? Error(ErrorCode::cancelled, channel_->peer() + ": the connection was ended").with_errno(ECANCELED)
-                    : why;
+    lost_ = true;
     for (Slot& slot : slots_) {
-      if (!slot.busy) continue;
-      all.push_back(std::exchange(slot.read.done, nullptr));
+      if (slot.busy) all.push_back(slot.read);
       slot.busy = false;
     }
   }
-  entry_free_.notify_all();
-  const Error told = *lost();
-  for (const ReadDone& done : all) done(told);
+  owner_.queue_lost(why);
+  for (const QueuedRead& read : all) {
+    owner_.read_ended(
+        read.ticket,
+        {.status = why, .again = read.ticket == at_fault_ ? ReadEnd::Again::counted : ReadEnd::Again::uncounted});
+  }
 }
 
 }  // namespace infercluster::initiator

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -15,6 +16,7 @@ namespace infercluster::os {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kCancelMax(50);
 
 // sockaddr_storage holds any family's address; the copies keep the compiler's aliasing rules.
 sockaddr_in as_ipv4(const SocketAddress& address) {
@@ -141,7 +143,8 @@ Result<SocketAddress> peer_address(const Fd& socket) {
   return name_of(socket, getpeername, "cannot ask for a socket's peer");
 }
 
-Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds timeout) {
+Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds timeout,
+                       const std::atomic<bool>* cancelled) {
   const std::string action = "cannot connect to " + address.to_string();
   IC_TRY(Fd socket, tcp_socket(address));
   if (connect(socket.get(), address.get(), address.length) == 0) return socket;
@@ -154,7 +157,9 @@ Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds t
       return Error(ErrorCode::timed_out, action + ": no answer within " + std::to_string(timeout.count()) + " ms")
           .with_hint("Is the target running, and does a firewall between drop the packets?");
     }
-    const int ready = poll(&waited, 1, static_cast<int>(left.count()));
+    if (cancelled != nullptr && cancelled->load()) return Error(ErrorCode::cancelled, action + ": not wanted any more");
+    const auto slice = cancelled == nullptr ? left : std::min(left, kCancelMax);
+    const int ready = poll(&waited, 1, static_cast<int>(slice.count()));
     if (ready > 0) break;
     if (ready < 0 && errno != EINTR) return Error::from_errno(errno, action);
   }

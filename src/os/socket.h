@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -38,8 +39,10 @@ Result<Fd> listen_tcp(const SocketAddress& address);
 Result<SocketAddress> local_address(const Fd& socket);
 Result<SocketAddress> peer_address(const Fd& socket);
 
-// Connects, and fails with timed_out when nobody has answered by then.
-Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds timeout);
+// Connects, and fails with timed_out when nobody has answered by then; with cancelled, when `cancelled` has been true
+// for at most 50 ms.
+Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds timeout,
+                       const std::atomic<bool>* cancelled = nullptr);
 
 // Small messages go out at once: TCP_NODELAY.
 Status send_at_once(const Fd& socket);

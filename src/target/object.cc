@@ -23,6 +23,7 @@ Result<std::shared_ptr<const Object>> Object::open(const std::string& path) {
   if (size == 0) {
     return Error(ErrorCode::invalid_argument, "the file is empty, and an object has at least one byte").with_path(path);
   }
+  object->map_ = os::SealedMap::of(object->fd_, size);
   object->block_crcs_.reserve(align_up(size, kBlockBytes) / kBlockBytes);
   std::vector<std::byte> piece(kPieceBytes);
   for (std::uint64_t offset = 0; offset < size; offset += kPieceBytes) {

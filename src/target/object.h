@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
 #include "os/file.h"
+#include "os/sealed_map.h"
 
 namespace infercluster::target {
 
@@ -28,6 +31,9 @@ class Object {
   [[nodiscard]] std::uint64_t blocks() const { return block_crcs_.size(); }  // the last one is padded with zeros
   [[nodiscard]] const Fd& fd() const { return fd_; }
   [[nodiscard]] const os::FileIdentity& identity() const { return identity_; }
+  // All of it but for the padding, where nobody can change it any more: a sealed memfd. Empty: it is to be read from
+  // the file.
+  [[nodiscard]] std::span<const std::byte> memory() const { return map_ ? map_->data() : std::span<const std::byte>(); }
   // CRC32C of a block, with its padding.
   [[nodiscard]] std::uint32_t crc(std::uint64_t block) const { return block_crcs_[block]; }
 
@@ -37,6 +43,7 @@ class Object {
   std::string path_;
   Fd fd_;
   os::FileIdentity identity_;
+  std::optional<os::SealedMap> map_;
   std::vector<std::uint32_t> block_crcs_;
 };
 

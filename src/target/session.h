@@ -70,6 +70,7 @@ class Session {
 
   // The next read to carry out; nullopt: none.
   std::optional<PendingRead> next_read();
+  [[nodiscard]] const PendingRead* waiting_read() const { return reads_.empty() ? nullptr : &reads_.front(); }
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
   // How a read ended: its bytes, with the CRC32C of all of them, or why there are none. `held` keeps the bytes.
   struct ReadResult {

@@ -2,6 +2,7 @@
 #include "target/shard.h"
 
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,7 +53,12 @@ const ShardCounters& Shard::counters() const {
 }
 
 Status Shard::Impl::start_ring() {
-  const int result = io_uring_queue_init(kRingEntries, &ring_, IORING_SETUP_CLAMP);
+  // Completions come to this thread when it asks for them, not by interrupting it; kernels before 6.1 know no such
+  // ring.
+  constexpr unsigned kOfOneThread =
+      IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED;
+  int result = io_uring_queue_init(kRingEntries, &ring_, kOfOneThread);
+  if (result == -EINVAL) result = io_uring_queue_init(kRingEntries, &ring_, IORING_SETUP_CLAMP);
   if (result < 0) {
     return Error::from_errno(-result, "cannot make an io_uring for the target")
         .with_hint(
@@ -78,6 +84,9 @@ void Shard::Impl::stop() {
 }
 
 Status Shard::Impl::run() {
+  // From here on it is this thread's. Debian 12's liburing declares io_uring_enable_rings() and lacks it.
+  if ((ring_.flags & IORING_SETUP_R_DISABLED) != 0)
+    IC_ASSERT(syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) == 0);
   arm_accept();
   arm_wake();
   Clock::TimePoint next_tick = shared_.clock->now() + kTick;
@@ -207,14 +216,15 @@ void Shard::Impl::count(Connection& connection) {
   before = now;
 }
 
-// What a buffer holds is what the object was when it was added. With data digests the host finds that out, from the CRC
+// What is sent is what the object was when it was added. With data digests the host finds that out, from the CRC
 // that is combined here without a look at the data; else this does.
-nvme::CommandStatus Shard::Impl::verify(const FileRead& file_read, std::uint32_t& crc) {
-  const bool look = !file_read.connection->session.data_digests();
+nvme::CommandStatus Shard::Impl::verify(const Connection& connection, const PendingRead& read,
+                                        std::span<const std::byte> data, std::uint32_t& crc) {
+  const bool look = !connection.session.data_digests();
   std::uint64_t at = 0;
   std::uint32_t whole = 0;
-  for (std::size_t i = 0; i < file_read.pending.pieces.count; ++i) {
-    const Piece& piece = file_read.pending.pieces.list[i];
+  for (std::size_t i = 0; i < read.pieces.count; ++i) {
+    const Piece& piece = read.pieces.list[i];
     for (std::uint32_t block = 0; block < piece.blocks; ++block, at += kBlockBytes) {
       const std::uint32_t expected = piece.object ? piece.object->crc(piece.first_block + block) : zero_block_crc_;
       if (!look) {
@@ -223,7 +233,7 @@ nvme::CommandStatus Shard::Impl::verify(const FileRead& file_read, std::uint32_t
       }
       if (!piece.object) continue;
       ++counters.blocks_verified;
-      if (checksum::crc32c(std::span(file_read.buffer + at, kBlockBytes)) == expected) continue;
+      if (checksum::crc32c(data.subspan(at, kBlockBytes)) == expected) continue;
       ++counters.blocks_corrupt;
       log_error(piece.object->path() + ": offset " + std::to_string((piece.first_block + block) * kBlockBytes) +
                 ": the block is no longer what it was when the file was added. Nothing of it was sent. Check the disk, "

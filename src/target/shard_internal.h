@@ -60,6 +60,7 @@ struct Connection {
   std::array<std::byte, kReceiveBytes> received{};
   Operation receive{.kind = Operation::Kind::receive, .connection = this};
   SendBatch* sending = nullptr;  // the one whose bytes are not all taken yet
+  unsigned copied_in_turn = 0;   // zero-copy sends that the kernel copied, without one that it did not between
   unsigned operations = 0;       // of the kernel's, with this connection's memory
   bool no_more_input = false;    // the peer left, or is at fault: what is to be sent goes out, then it ends
   bool ending = false;           // shut down; waits for its operations
@@ -99,6 +100,7 @@ class Shard::Impl {
   void advance(Connection& connection);  // starts whatever can be started
   void start_reads(Connection& connection);
   void start_read(Connection& connection, PendingRead pending, std::byte* buffer);
+  void answer_from_memory(Connection& connection, const PendingRead& pending);
   void submit_read(FileRead& file_read);
   void finish_read(FileRead& file_read, bool failed);
   void start_send(Connection& connection);
@@ -112,7 +114,8 @@ class Shard::Impl {
   [[nodiscard]] bool overdue(const Connection& connection, Clock::TimePoint now) const;
   void count(Connection& connection);
   void refuse_unauthenticated(Connection& connection);
-  nvme::CommandStatus verify(const FileRead& file_read, std::uint32_t& crc);
+  nvme::CommandStatus verify(const Connection& connection, const PendingRead& read, std::span<const std::byte> data,
+                             std::uint32_t& crc);
 
   const Shared shared_;
   const ShardOptions options_;

@@ -15,7 +15,11 @@ namespace {
 
 // Of the kernel's interface since 6.2, and in no header of Debian 12.
 constexpr unsigned kReportUsage = 1U << 3;        // IORING_SEND_ZC_REPORT_USAGE
-constexpr std::uint32_t kUsageCopied = 1U << 31;  // kUsageCopied
+constexpr std::uint32_t kUsageCopied = 1U << 31;  // IORING_NOTIF_USAGE_ZC_COPIED
+
+// A way on which the kernel copies after all (loopback, a device without scatter-gather) costs more with zero-copy than
+// without: after so many it is let be.
+constexpr unsigned kCopiedInTurnMax = 16;
 
 // What an accept gives when it is only this moment that is bad.
 bool passing(std::int32_t result) {
@@ -38,6 +42,15 @@ nvme::DiscoveryLog discovery_log(const os::SocketAddress& local, const std::stri
   return {.generation = 1,
           .entries = {entry(nvme::SubsystemType::current_discovery, nvme::kDiscoveryNqn),
                       entry(nvme::SubsystemType::nvm, nqn)}};
+}
+
+// Where the whole read lies in the memory of one object; else empty.
+std::span<const std::byte> in_memory(const PendingRead& read) {
+  const Piece& piece = read.pieces.list[0];
+  if (read.pieces.count != 1 || piece.object == nullptr) return {};
+  const std::span<const std::byte> memory = piece.object->memory();
+  const std::uint64_t begin = piece.first_block * kBlockBytes;
+  return begin + read.bytes <= memory.size() ? memory.subspan(begin, read.bytes) : std::span<const std::byte>();
 }
 
 }  // namespace
@@ -131,13 +144,26 @@ void Shard::Impl::advance(Connection& connection) {
 void Shard::Impl::start_reads(Connection& connection) {
   // One host that takes nothing must not hold all of the memory.
   const std::size_t share = std::max<std::size_t>(1, options_.buffers / 4);
-  while (connection.session.reads_waiting() > 0 && connection.buffers_held < share) {
-    std::byte* buffer = buffers_.take();
+  while (const PendingRead* next = connection.session.waiting_read()) {
+    if (!in_memory(*next).empty()) {
+      answer_from_memory(connection, *connection.session.next_read());
+      continue;
+    }
+    std::byte* buffer = connection.buffers_held < share ? buffers_.take() : nullptr;
     if (buffer == nullptr) break;
     ++connection.buffers_held;
     start_read(connection, *connection.session.next_read(), buffer);
   }
   if (connection.session.reads_waiting() > 0) starved_ = true;
+}
+
+void Shard::Impl::answer_from_memory(Connection& connection, const PendingRead& pending) {
+  const std::span<const std::byte> data = in_memory(pending);
+  std::uint32_t crc = 0;
+  const nvme::CommandStatus status = verify(connection, pending, data, crc);
+  connection.session.read_done(pending,
+                               {.status = status, .data = data, .crc = crc, .held = pending.pieces.list[0].object});
+  count(connection);
 }
 
 void Shard::Impl::start_read(Connection& connection, PendingRead pending, std::byte* buffer) {
@@ -163,11 +189,12 @@ void Shard::Impl::start_read(Connection& connection, PendingRead pending, std::b
     }
     at += bytes;
   }
-  if (file_read.piece != nullptr) {
-    submit_read(file_read);
-  } else {
-    finish_read(file_read, false);
-  }
+  if (file_read.piece == nullptr) return finish_read(file_read, false);
+  const std::span<const std::byte> memory = file_read.piece->object->memory();
+  if (memory.empty()) return submit_read(file_read);
+  const std::span<const std::byte> part = memory.subspan(file_read.file_offset, file_read.wanted);
+  std::copy(part.begin(), part.end(), buffer + file_read.buffer_offset);
+  finish_read(file_read, false);
 }
 
 void Shard::Impl::submit_read(FileRead& file_read) {
@@ -198,7 +225,9 @@ void Shard::Impl::finish_read(FileRead& file_read, bool failed) {
   Connection& connection = *file_read.connection;
   std::byte* buffer = file_read.buffer;
   std::uint32_t crc = 0;
-  const nvme::CommandStatus status = failed ? nvme::kUnrecoveredReadError : verify(file_read, crc);
+  const nvme::CommandStatus status =
+      failed ? nvme::kUnrecoveredReadError
+             : verify(connection, file_read.pending, std::span(buffer, file_read.pending.bytes), crc);
   // The object is held with the buffer, until the kernel has let go of the bytes.
   struct Lease {
     Buffers& buffers;
@@ -254,7 +283,8 @@ void Shard::Impl::start_send(Connection& connection) {
 }
 
 void Shard::Impl::submit_send(SendBatch& batch) {
-  batch.zero_copy = zero_copy_ && !batch.copy && batch.left >= options_.zero_copy_from;
+  const bool in_vain = batch.connection->copied_in_turn >= kCopiedInTurnMax;
+  batch.zero_copy = zero_copy_ && !batch.copy && !in_vain && batch.left >= options_.zero_copy_from;
   batch.connection->progress = shared_.clock->now();
   io_uring_sqe* sqe = request(batch);
   if (batch.zero_copy) {
@@ -273,7 +303,9 @@ void Shard::Impl::sent(SendBatch& batch, std::int32_t result, std::uint32_t flag
   Connection& connection = *batch.connection;
   if ((flags & IORING_CQE_F_NOTIF) != 0) {
     // The kernel has let go of the pages of one send.
-    if ((static_cast<std::uint32_t>(result) & kUsageCopied) != 0) ++counters.sends_copied;
+    const bool copied = (static_cast<std::uint32_t>(result) & kUsageCopied) != 0;
+    if (copied) ++counters.sends_copied;
+    connection.copied_in_turn = copied ? connection.copied_in_turn + 1 : 0;
     --batch.unfinished;
     release(batch);
     return;

@@ -2,9 +2,12 @@
 // The target over real sockets.
 #include "target/target.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -115,6 +118,15 @@ class TargetTest : public ::testing::Test {
     contents_[name] = content;
     return directory_.write(name, content);
   }
+  // The same in memory that nobody can change any more.
+  std::string sealed_object(const std::string& name, std::size_t bytes) {
+    object(name, bytes);
+    Fd& file = memory_.emplace_back(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const std::string& content = contents_[name];
+    EXPECT_EQ(pwrite(file.get(), content.data(), bytes, 0), static_cast<ssize_t>(bytes));
+    EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK), 0);
+    return "/proc/self/fd/" + std::to_string(file.get());
+  }
   Bytes expected(const std::string& name, std::uint64_t block, std::uint32_t blocks) {
     const std::string& content = contents_[name];
     Bytes bytes(blocks * kBlockBytes);
@@ -127,6 +139,7 @@ class TargetTest : public ::testing::Test {
 
   testing::TempDir directory_;
   std::map<std::string, std::string> contents_;
+  std::vector<Fd> memory_;
 };
 
 TEST_F(TargetTest, EveryByteOfEveryObjectIsReadWithEveryKindOfDigest) {
@@ -134,10 +147,13 @@ TEST_F(TargetTest, EveryByteOfEveryObjectIsReadWithEveryKindOfDigest) {
   std::vector<std::pair<std::string, Mapping>> objects;
   for (const std::size_t bytes :
        {std::size_t{1}, std::size_t{4096}, std::size_t{3} << 20, (std::size_t{5} << 20) + 77}) {
-    const std::string name = "object-" + std::to_string(bytes);
-    const Result<Mapping> mapping = target->add(object(name, bytes));
-    ASSERT_TRUE(mapping.ok()) << mapping.error().to_string();
-    objects.emplace_back(name, *mapping);
+    for (const bool in_memory : {false, true}) {
+      const std::string name = (in_memory ? "memory-" : "object-") + std::to_string(bytes);
+      const Result<Mapping> mapping = target->add(in_memory ? sealed_object(name, bytes) : object(name, bytes));
+      ASSERT_TRUE(mapping.ok()) << mapping.error().to_string();
+      EXPECT_EQ(mapping->object->memory().size(), in_memory ? bytes : 0);
+      objects.emplace_back(name, *mapping);
+    }
   }
   for (const nvme::Digests digests :
        {nvme::Digests{}, nvme::Digests{.header = true, .data = false}, nvme::Digests{.header = false, .data = true},
@@ -180,6 +196,33 @@ TEST_F(TargetTest, AFullQueueOfReadsIsAnsweredOnEachOfSeveralConnections) {
   const ShardCounters& counters = *target->counters()[0];
   EXPECT_GT(counters.sends_zero_copy.load(), 0U);
   EXPECT_EQ(counters.blocks_verified.load(), 4U * 64 * 32);
+}
+
+// Without a buffer, and without a wait for one: hosts' reads of it are bound by their queues alone.
+TEST_F(TargetTest, AnObjectInSealedMemoryIsSentFromWhereItLiesAlsoWhenItIsUnmapped) {
+  const std::unique_ptr<Target> target =
+      start({.shard = {.connections_max = 16, .buffers = 1, .zero_copy_from = 4096}});
+  const Mapping mapping = *target->add(sealed_object("many", 8 << 20));
+  memory_.clear();
+  const Mapping gone = *target->add(sealed_object("gone", 8 << 20));
+  memory_.clear();
+  SocketQueue admin(*target);
+  const std::uint16_t controller = admin.bring_up(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, controller, 1).status.ok());
+  for (std::uint16_t cid = 0; cid < 64; ++cid) {
+    const std::uint64_t first = (cid < 32 ? gone : mapping).first_block + (cid % 32U) * 32U;
+    ASSERT_TRUE(io.send(command_bytes(nvme::encode_read({.first_block = first, .blocks = 32}, 1), cid, 32 * 4096)));
+  }
+  for (int i = 0; i < 32; ++i) ASSERT_TRUE(io.next().value().status.ok());
+  EXPECT_TRUE(*target->unmap(gone.first_block));
+  for (int i = 32; i < 64; ++i) ASSERT_TRUE(io.next().value().status.ok());
+  for (std::uint16_t cid = 0; cid < 64; ++cid)
+    ASSERT_EQ(io.host.data.at(cid), expected(cid < 32 ? "gone" : "many", cid % 32U * 32U, 32));
+  EXPECT_EQ(io.command(nvme::encode_read({.first_block = gone.first_block, .blocks = 1}, 1), 4096).status,
+            nvme::kExtentGone);
+  const ShardCounters& counters = *target->counters()[0];
+  EXPECT_EQ(counters.blocks_verified.load(), 64U * 32);
 }
 
 TEST_F(TargetTest, WithDataDigestsNoByteIsLookedAt) {

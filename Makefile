@@ -32,6 +32,7 @@ bench: build ## ours, our peers and the machine's limit in one go; results in be
 	@$(PYTHON) bench/run.py
 	@$(PYTHON) bench/run_checkpoint.py
 	@$(PYTHON) bench/run_interference.py
+	@$(PYTHON) bench/run_nvme.py
 
 scale: build ## what a checkpoint costs 8 to 16,384 ranks, and how long it takes by a model that is checked here
 	@$(PYTHON) bench/run_scale.py

@@ -124,6 +124,21 @@ def test_quick_interference_bench_runs_from_end_to_end(tmp_path):
     assert len({record["target_s"] for record in records}) == 1 and records[0]["target_s"] > 0
 
 
+def test_quick_nvme_bench_runs_from_end_to_end(tmp_path):
+    output = tmp_path / "nvme.jsonl"
+    command = [sys.executable, str(ROOT / "bench" / "run_nvme.py"), "--quick", "--output", str(output), "--tmpfs", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of the bare latency" in done.stdout and "of the bare stream" in done.stdout
+    records = {record["case"]: record for record in map(json.loads, output.read_text(encoding="utf-8").splitlines())}
+    assert records["4KiB memory none"]["runs"][0]["p50_us"] > 0 and records["1MiB bare x16"]["runs"][0]["gib_per_s"] > 0
+    served = records["target's counters"]["served"]
+    by_digest = 200 + 64  # reads of each kind
+    assert served["digests_combined"] == 2 * by_digest and served["blocks_corrupt"] == 0
+    # Blocks are looked at for hosts without data digests, and for no others: 4 KiB reads, 1 MiB reads of 1, 4 and 16 connections.
+    assert served["blocks_verified"] == 2 * 200 + (2 + 2) * 64 * 256
+
+
 def test_a_search_ends_at_the_highest_rate_that_meets_the_target():
     import run_interference
 

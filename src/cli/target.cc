@@ -58,6 +58,30 @@ void show(const target::Target& target, const std::vector<target::Mapping>& mapp
              secrets.controllers.empty() ? "" : " --dhchap-ctrl-secret SECRET");
 }
 
+// What was done until the end, as a second JSON object.
+nlohmann::ordered_json served(const target::Target& target) {
+  nlohmann::ordered_json sums = nlohmann::ordered_json::object();
+  const auto add = [&sums](const char* name, std::uint64_t value) {
+    sums[name] = sums.value(name, std::uint64_t{0}) + value;
+  };
+  for (const target::ShardCounters* shard : target.counters()) {
+    add("connections", shard->connections);
+    add("connections_refused", shard->connections_refused);
+    add("faults", shard->faults);
+    add("refused", shard->refused);
+    add("commands", shard->commands);
+    add("reads", shard->reads);
+    add("bytes", shard->bytes);
+    add("digests_combined", shard->digests_combined);
+    add("blocks_verified", shard->blocks_verified);
+    add("blocks_corrupt", shard->blocks_corrupt);
+    add("sends", shard->sends);
+    add("sends_zero_copy", shard->sends_zero_copy);
+    add("sends_copied", shard->sends_copied);
+  }
+  return {{"served", sums}};
+}
+
 int run(const Settings& settings) {
   const Result<os::SocketAddress> address = os::parse_socket_address(settings.listen);
   if (!address.ok()) return fail(settings.common, address.error());
@@ -93,6 +117,7 @@ int run(const Settings& settings) {
   }
   std::fflush(stdout);
   wait_for_signal();
+  if (settings.common.json) print_json(served(**target));
   return kDone;
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "target/object.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <algorithm>
 #include <span>
 
@@ -23,6 +26,8 @@ Result<std::shared_ptr<const Object>> Object::open(const std::string& path) {
   if (size == 0) {
     return Error(ErrorCode::invalid_argument, "the file is empty, and an object has at least one byte").with_path(path);
   }
+  struct statfs system {};
+  object->on_tmpfs_ = ::fstatfs(object->fd_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC;
   object->map_ = os::SealedMap::of(object->fd_, size);
   object->block_crcs_.reserve(align_up(size, kBlockBytes) / kBlockBytes);
   std::vector<std::byte> piece(kPieceBytes);

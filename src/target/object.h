@@ -34,6 +34,8 @@ class Object {
   // All of it but for the padding, where nobody can change it any more: a sealed memfd. Empty: it is to be read from
   // the file.
   [[nodiscard]] std::span<const std::byte> memory() const { return map_ ? map_->data() : std::span<const std::byte>(); }
+  // Its file lies in memory, where reading it is a copy and no wait; io_uring would hand such a read to another thread.
+  [[nodiscard]] bool on_tmpfs() const { return on_tmpfs_; }
   // CRC32C of a block, with its padding.
   [[nodiscard]] std::uint32_t crc(std::uint64_t block) const { return block_crcs_[block]; }
 
@@ -44,6 +46,7 @@ class Object {
   Fd fd_;
   os::FileIdentity identity_;
   std::optional<os::SealedMap> map_;
+  bool on_tmpfs_ = false;
   std::vector<std::uint32_t> block_crcs_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a shard does with its connections: their bytes, reads and sends.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -51,6 +52,13 @@ std::span<const std::byte> in_memory(const PendingRead& read) {
   const std::span<const std::byte> memory = piece.object->memory();
   const std::uint64_t begin = piece.first_block * kBlockBytes;
   return begin + read.bytes <= memory.size() ? memory.subspan(begin, read.bytes) : std::span<const std::byte>();
+}
+
+// False: not all of it came. A second try says why.
+bool read_at_once(FileRead& read) {
+  const ssize_t got = pread(read.piece->object->fd().get(), read.buffer + read.buffer_offset, read.wanted,
+                            static_cast<off_t>(read.file_offset));
+  return got == static_cast<ssize_t>(read.wanted);
 }
 
 }  // namespace
@@ -191,10 +199,15 @@ void Shard::Impl::start_read(Connection& connection, PendingRead pending, std::b
   }
   if (file_read.piece == nullptr) return finish_read(file_read, false);
   const std::span<const std::byte> memory = file_read.piece->object->memory();
-  if (memory.empty()) return submit_read(file_read);
-  const std::span<const std::byte> part = memory.subspan(file_read.file_offset, file_read.wanted);
-  std::copy(part.begin(), part.end(), buffer + file_read.buffer_offset);
-  finish_read(file_read, false);
+  if (!memory.empty()) {
+    const std::span<const std::byte> part = memory.subspan(file_read.file_offset, file_read.wanted);
+    std::copy(part.begin(), part.end(), buffer + file_read.buffer_offset);
+    finish_read(file_read, false);
+  } else if (file_read.piece->object->on_tmpfs() && read_at_once(file_read)) {
+    finish_read(file_read, false);
+  } else {
+    submit_read(file_read);
+  }
 }
 
 void Shard::Impl::submit_read(FileRead& file_read) {

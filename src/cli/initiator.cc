@@ -100,10 +100,9 @@ int read(const Settings& settings) {
   Fd file(to_stdout ? STDOUT_FILENO : ::open(settings.output.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file.valid()) {
     const int why = errno;
-    Error error = Error::from_errno(why, "cannot make the file").with_path(settings.output);
-    if (why == EEXIST)
-      error = std::move(error).with_hint("It is there already, and nothing is overwritten: choose another name");
-    return fail(settings.common, error);
+    return fail(settings.common, Error::from_errno(why, "cannot make the file")
+                                     .with_path(settings.output)
+                                     .with_hint(why == EEXIST ? "Nothing is overwritten: choose another name" : ""));
   }
   const std::uint64_t begin = settings.first_block * (*host)->block_bytes();
   std::vector<std::byte> piece(std::min(kPieceBytes, settings.bytes.value()));

@@ -106,9 +106,8 @@ Status Channel::wait(short events, Clock::TimePoint deadline, std::string_view w
 
 Error Channel::at_fault() const {
   const nvme::Fault& fault = reader_.fault();
-  Error error = broken(fault.message);
-  if (fault.terminate.status == nvme::FatalStatus::header_digest_error) error = std::move(error).with_kind(kDigestKind);
-  return error;
+  const bool digest = fault.terminate.status == nvme::FatalStatus::header_digest_error;
+  return broken(fault.message).with_kind(digest ? kDigestKind : "");
 }
 
 Result<std::size_t> Channel::send_some(std::span<const std::byte> bytes) {

@@ -170,7 +170,7 @@ Error Host::ended() const {
 Error Host::missed(const Record& record) const {
   std::string text = url_.to_string() + ": a read was not done within " + milliseconds_of(record.deadline);
   if (record.last) text += "; its connection was lost: " + record.last->message();
-  if (association_ == nullptr && why_lost_) text += "; connecting anew: " + why_lost_->message();
+  if (association_ == nullptr && why_lost_) text += "; there is no connection: " + why_lost_->message();
   return Error(ErrorCode::timed_out, std::move(text))
       .with_errno(ETIMEDOUT)
       .with_hint("Is the target running, and the network between whole? Read another copy, or allow more time");

@@ -63,6 +63,12 @@ Status set_option(const Fd& socket, int level, int name, std::string_view action
   return {};
 }
 
+Error not_connected(int system_errno, std::string_view action) {
+  Error error = Error::from_errno(system_errno, action);
+  if (system_errno != ECONNREFUSED) return error;
+  return std::move(error).with_hint("Nobody listens there: is the program running, and the port right?");
+}
+
 }  // namespace
 
 const sockaddr* SocketAddress::get() const {
@@ -148,7 +154,7 @@ Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds t
   const std::string action = "cannot connect to " + address.to_string();
   IC_TRY(Fd socket, tcp_socket(address));
   if (connect(socket.get(), address.get(), address.length) == 0) return socket;
-  if (errno != EINPROGRESS) return Error::from_errno(errno, action);
+  if (errno != EINPROGRESS) return not_connected(errno, action);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   pollfd waited{.fd = socket.get(), .events = POLLOUT, .revents = 0};
   for (;;) {
@@ -166,7 +172,7 @@ Result<Fd> connect_tcp(const SocketAddress& address, std::chrono::milliseconds t
   int failure = 0;
   socklen_t length = sizeof(failure);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failure, &length) != 0) failure = errno;
-  if (failure != 0) return Error::from_errno(failure, action);
+  if (failure != 0) return not_connected(failure, action);
   return socket;
 }
 

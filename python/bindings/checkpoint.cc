@@ -48,9 +48,11 @@ nb::str as_text(std::string_view text) {
   return nb::str(text.data(), text.size());
 }
 
+using Fast = std::pair<nb::bytes, std::uint64_t>;  // path, and how many checkpoints stay there
+
 Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std::uint64_t keep,
                   std::uint64_t keep_every, std::uint64_t arena_bytes, std::uint64_t max_write_rate,
-                  double call_seconds, double write_seconds) {
+                  double call_seconds, double write_seconds, const std::optional<Fast>& fast) {
   const std::string path = string_of(root);
   auto owner = std::make_unique<Owner>();
   checkpoint::Options options;
@@ -60,6 +62,7 @@ Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std:
   options.stock_dcp = checkpoint::StockDcp::counted;
   options.call_deadline = in_nanoseconds(call_seconds);
   options.write_deadline = in_nanoseconds(write_seconds);
+  if (fast) options.fast = checkpoint::FastTier{.path = string_of(fast->first), .retention = {.keep = fast->second}};
   if (ranks) {
     owner->ranks = ranks->exchange;
     options.exchange = owner->ranks.get();
@@ -121,17 +124,34 @@ nb::dict report_of(const checkpoint::Save& save) {
   result["layout"] = report.layout;
   result["plan_reused"] = report.plan_reused;
   result["waves"] = report.waves;
+  nb::dict tiers;
+  if (report.fast) {
+    const bool left_out = report.fast == checkpoint::TierStatus::left_out;
+    tiers["fast"] = as_text(name_of(left_out ? *report.fast : save.status_on(checkpoint::Tier::fast)));
+  }
+  tiers["root"] = as_text(name_of(save.status_on(checkpoint::Tier::root)));
+  result["tiers"] = tiers;
+  result["notice"] = report.notice;
+  result["fast_seconds"] = report.fast_seconds;
+  result["tier_wait_seconds"] = report.tier_wait_seconds;
+  result["drain_seconds"] = report.drain_seconds;
+  result["bytes_drained"] = report.bytes_drained;
   return result;
+}
+
+checkpoint::Tier tier_of(bool fast) {
+  return fast ? checkpoint::Tier::fast : checkpoint::Tier::root;
 }
 
 void bind_save(nb::module_& module) {
   nb::class_<checkpoint::Save>(module, "Save")
       .def_prop_ro("status", [](const checkpoint::Save& self) { return as_text(name_of(self.status())); })
       .def("wait_for",
-           [](const checkpoint::Save& self, double seconds) {
-             return without_gil([&] { return self.wait_for(in_nanoseconds(seconds)); });
+           [](const checkpoint::Save& self, double seconds, bool fast) {
+             return without_gil([&] { return self.wait_for(in_nanoseconds(seconds), tier_of(fast)); });
            })
-      .def("raise_error", [](const checkpoint::Save& self) { unwrap(without_gil([&] { return self.wait(); })); })
+      .def("raise_error", [](const checkpoint::Save& self,
+                             bool fast) { unwrap(without_gil([&] { return self.wait(tier_of(fast)); })); })
       .def("report", &report_of);
 }
 
@@ -143,6 +163,8 @@ nb::dict load_report_of(const checkpoint::RestoreReport& report) {
   result["node_ranks"] = report.node_ranks;
   result["segments"] = report.segments;
   result["seconds"] = report.seconds;
+  result["tier"] = "root";  // the package knows better where it is not
+  result["notice"] = "";
   return result;
 }
 
@@ -154,6 +176,11 @@ nb::dict restore_together(const Checkpointer& self, const Checkpoint& checkpoint
 }
 
 void bind_checkpointer(nb::module_& module) {
+  nb::class_<checkpoint::LoadPlace>(module, "Place")
+      .def_prop_ro("step", [](const checkpoint::LoadPlace& self) { return self.step; })
+      .def_prop_ro("is_fast",
+                   [](const checkpoint::LoadPlace& self) { return self.kind == checkpoint::LoadPlace::Kind::fast; })
+      .def_prop_ro("notice", [](const checkpoint::LoadPlace& self) { return as_text(self.notice); });
   nb::class_<Checkpointer>(module, "Checkpointer")
       .def("save", &save, nb::arg("step"), nb::arg("tensors"), nb::arg("metadata"), nb::arg("replace"), nb::arg("wait"))
       .def("conclude", &conclude, nb::arg("failed").none())
@@ -183,6 +210,18 @@ void bind_checkpointer(nb::module_& module) {
              const auto owner = self.get();
              return unwrap(without_gil([&] { return owner->checkpointer->agree_on_latest(); }));
            })
+      .def(
+          "choose",
+          [](const Checkpointer& self, std::optional<std::uint64_t> step) {
+            const auto owner = self.get();
+            return unwrap(without_gil([&] { return owner->checkpointer->choose(step); }));
+          },
+          nb::arg("step").none())
+      .def("open_place",
+           [](const Checkpointer& self, const checkpoint::LoadPlace& place) -> std::shared_ptr<Checkpoint> {
+             const auto owner = self.get();
+             return unwrap(without_gil([&] { return owner->checkpointer->open_place(place); }));
+           })
       .def("prepare",
            [](const Checkpointer& self, std::uint64_t bytes) {
              const auto owner = self.get();
@@ -191,7 +230,7 @@ void bind_checkpointer(nb::module_& module) {
       .def("close", &Checkpointer::close);
   module.def("open_checkpointer", &open, nb::arg("root"), nb::arg("ranks").none(), nb::arg("keep"),
              nb::arg("keep_every"), nb::arg("arena_bytes"), nb::arg("max_write_rate"), nb::arg("call_seconds"),
-             nb::arg("write_seconds"));
+             nb::arg("write_seconds"), nb::arg("fast").none());
 }
 
 std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::optional<std::uint64_t> step) {

@@ -13,7 +13,7 @@ everything.
 from __future__ import annotations
 
 from . import _core, safetensors
-from ._checkpoint import Checkpointer, Pages, Part, Save
+from ._checkpoint import Checkpointer, Pages, Part, Save, Tier
 from ._device import DeviceTensor
 from ._errors import SafetensorError, TensorNotFoundError
 from ._experts import experts, experts_of
@@ -43,6 +43,7 @@ __all__ = [
     "Stream",
     "TensorInfo",
     "TensorNotFoundError",
+    "Tier",
     "Waited",
     "experts",
     "experts_of",

@@ -121,6 +121,12 @@ class SaveReport(TypedDict):
     layout: str  # how this rank's segment lies on a parallel file system; empty: on no such one
     plan_reused: bool
     waves: int  # copies that the state took; more than one: it was larger than an arena
+    tiers: dict[str, str]  # "fast" (where there is one) and "root": "pending", "durable", "failed"; "fast" also "left out"
+    notice: str  # why the fast tier was left out; empty: it was not
+    fast_seconds: float  # from the call until it was durable on the fast tier
+    tier_wait_seconds: float  # of the stall: until earlier saves had left the fast tier for the root
+    drain_seconds: float  # that the way from the fast tier to the root took
+    bytes_drained: int  # by this rank
 
 
 class LoadReport(TypedDict):
@@ -132,3 +138,5 @@ class LoadReport(TypedDict):
     node_ranks: int  # that shared their reads
     segments: int  # that this rank opened
     seconds: float
+    tier: str  # "fast" or "root"
+    notice: str  # why it was not the fast tier, where there is one; or that a newer step was lost with it

@@ -58,6 +58,12 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step,
   job.report.step = step;
   IC_TRY(job.ranks, next_exchange());
   job.number = saves_;
+  if (shared.fast) {
+    job.report.fast = TierStatus::pending;
+    unpin_fast();
+    IC_CHECK(wait_for_room(step, *job.ranks));
+    job.report.tier_wait_seconds = seconds_between(job.started, steady_clock().now());
+  }
   const std::shared_ptr<const Save> save = job.save;
   const std::uint64_t number = job.number;
   auto started = start(job, state, options);
@@ -243,9 +249,14 @@ void Checkpointer::Impl::work() {
       SaveJob job = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      run_save(shared, job);
+      const bool drains = run_save(shared, job);
       lock.lock();
-      busy_.erase(busy_.find(job.report.step));
+      if (drains) {
+        fast_newest_ = job.report.step;
+        add_drain(drain_of(std::move(job)));
+      } else {
+        busy_.erase(busy_.find(job.report.step));
+      }
     }
     changed_.notify_all();
   }
@@ -258,6 +269,7 @@ void Checkpointer::Impl::stop() {
   }
   changed_.notify_all();
   if (worker_.joinable()) worker_.join();
+  stop_drains();
 }
 
 void Checkpointer::Impl::wait_idle() {
@@ -268,32 +280,6 @@ void Checkpointer::Impl::wait_idle() {
 void Checkpointer::Impl::wait_for_step(std::uint64_t step) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !busy_.contains(step); });
-}
-
-Result<std::optional<std::uint64_t>> Checkpointer::Impl::agree_on_latest() {
-  const exchange::Deadline deadline = exchange::deadline_in(shared.options.call_deadline);
-  IC_TRY(const std::shared_ptr<exchange::Exchange> ranks, next_exchange());
-  const auto find = [this](const std::vector<std::string>&) -> Result<std::string> {
-    IC_TRY(const auto newest, newest_whole_step(*shared.calls, shared.root, shared.options.stock_dcp));
-    exchange::Writer out;
-    out.number(newest.has_value() ? 1 : 0);
-    out.number(newest.value_or(0));
-    return out.take();
-  };
-  IC_TRY(const std::string text, ranks->decide("latest", "", find, deadline));
-  exchange::Reader in(text);
-  const bool found = in.number() == 1;
-  const std::uint64_t step = in.number();
-  if (!in.complete()) return Error(ErrorCode::corrupt, "what rank 0 said of the latest step is damaged");
-  return found ? std::optional<std::uint64_t>(step) : std::nullopt;
-}
-
-Status Checkpointer::Impl::conclude(const Status& own) {
-  IC_TRY(const std::shared_ptr<exchange::Exchange> ranks, next_exchange());
-  const exchange::Deadline deadline = exchange::deadline_in(shared.options.write_deadline);
-  if (!own.ok()) return ranks->abort(own.error(), 0, deadline);
-  const auto all = ranks->gather("conclude", "", deadline);
-  return all.ok() ? Status() : all.error();
 }
 
 Result<std::shared_ptr<exchange::Exchange>> Checkpointer::Impl::next_exchange() {
@@ -353,6 +339,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::open(const std::string& root
     shared.write.governor = impl->governor.get();
     shared.write.device = identity.device;
   }
+  if (options.fast) IC_CHECK(impl->open_fast());
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(impl)));
 }
 
@@ -363,14 +350,6 @@ Result<std::shared_ptr<const Save>> Checkpointer::save(std::uint64_t step, const
 
 void Checkpointer::wait_idle() {
   impl_->wait_idle();
-}
-
-Result<std::optional<std::uint64_t>> Checkpointer::agree_on_latest() {
-  return impl_->agree_on_latest();
-}
-
-Status Checkpointer::conclude(const Status& own) {
-  return impl_->conclude(own);
 }
 
 void Checkpointer::cancel() {

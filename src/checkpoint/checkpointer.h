@@ -18,6 +18,7 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save.h"
+#include "checkpoint/tier_choice.h"
 #include "exchange/exchange.h"
 #include "io/files.h"
 #include "io/latency_signal.h"
@@ -51,8 +52,16 @@ struct State {
   DeviceStreams streams = {};   // copies from devices begin behind the work that is queued there
 };
 
+// Storage of this node, such as its NVMe, on which a save is durable before it is on its way to the root.
+struct FastTier {
+  std::string path;  // for this root alone; ranks of a node may share it. Made where only the last part is missing
+  Retention retention = {.keep = 1, .keep_every = 0};   // of each rank's part; what the root does not have yet stays
+  std::uint64_t extent_bytes = std::uint64_t{1} << 30;  // that a drain makes durable at once, and does not do again
+};
+
 struct Options {
   Retention retention;
+  std::optional<FastTier> fast = {};
   std::uint64_t arena_bytes = 0;     // of both snapshot arenas together; 0: half of what is free. A larger
                                      // state is copied in waves, and save() waits for the writes between them
   std::uint64_t max_write_rate = 0;  // bytes per second of this rank; 0: no limit
@@ -126,6 +135,13 @@ class Checkpointer {
   // until the write deadline. One rank alone: Checkpoint::restore().
   Result<RestoreReport> restore(const Checkpoint& checkpoint, std::span<const Target> targets,
                                 const RestoreOptions& options);
+  // What rank 0 chooses to load, on all ranks: the step (none: the newest), from the fast tier where each rank sees all
+  // parts of it, else from the root, with a notice why. A step that is on its way to the root is waited for. None:
+  // there is no such step. Nothing is pruned from the fast tier until the restore, or the next save(). All ranks call
+  // it, in order with save().
+  Result<std::optional<LoadPlace>> choose(std::optional<std::uint64_t> step);
+  // Only this rank looks.
+  Result<std::unique_ptr<Checkpoint>> open_place(const LoadPlace& place) const;
   // Ends the call that is waiting, and the save that it began, on all ranks; its error is `cancelled`. Nothing waits:
   // no effect. By any thread.
   void cancel();

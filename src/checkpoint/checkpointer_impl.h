@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpointer is made of. For checkpointer.cc and checkpointer_restore.cc alone.
+// What a checkpointer is made of. For checkpointer.cc, checkpointer_restore.cc and checkpointer_tiers.cc alone.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,10 @@
 #include "checkpoint/agreement.h"
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/drain.h"
+#include "checkpoint/drain_job.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/staging.h"
+#include "checkpoint/tier_choice.h"
 
 namespace infercluster::checkpoint {
 
@@ -35,13 +37,18 @@ struct Checkpointer::Impl {
   Status conclude(const Status& own);
   Result<RestoreReport> restore(const Checkpoint& checkpoint, std::span<const Target> targets,
                                 const RestoreOptions& options);
+  // Meets the other ranks, and goes on with the drains that an earlier job left.
+  Status open_fast();
+  Result<std::optional<LoadPlace>> choose(std::optional<std::uint64_t> step);
+  Result<std::unique_ptr<Checkpoint>> open_place(const LoadPlace& place) const;
   void cancel();
   Status prepare(std::uint64_t bytes, int device);
 
   Shared shared;
-  std::unique_ptr<exchange::Exchange> alone;  // where there are no other ranks
-  std::unique_ptr<io::Governor> governor;     // where there is a rate to keep
-  std::unique_ptr<io::DrainGovernor> drain;   // where there are signals
+  std::unique_ptr<exchange::Exchange> alone;      // where there are no other ranks
+  std::unique_ptr<io::Governor> governor;         // where there is a rate to keep
+  std::unique_ptr<io::DrainGovernor> drain;       // where there are signals
+  std::unique_ptr<io::DrainGovernor> fast_drain;  // the same for the fast tier
   SnapshotArenas arenas;
 
  private:
@@ -57,6 +64,17 @@ struct Checkpointer::Impl {
   void work();
   void stop();
   void wait_for_step(std::uint64_t step);
+
+  Status open_fast_directories();
+  Status resume(const Resumption& one);
+  Status wait_for_room(std::uint64_t step, exchange::Exchange& ranks);
+  Status wait_for_drain(std::uint64_t step, exchange::Exchange& ranks);
+  void unpin_fast();
+  static DrainJob drain_of(SaveJob job);
+  void add_drain(DrainJob job);  // mutex_ is held
+  void drain_all();
+  void prune_fast(std::uint64_t drained);
+  void stop_drains();
 
   // The thread that saves.
   std::uint64_t saves_ = 0;
@@ -81,6 +99,12 @@ struct Checkpointer::Impl {
   bool links_ = true;           // between directories, as far as is known; guarded by mutex_
   std::uint64_t enqueued_ = 0;  // number of that save; guarded by mutex_
   std::thread worker_;
+
+  std::deque<DrainJob> drains_;    // guarded by mutex_
+  bool drains_end_ = false;        // no other will come; guarded by mutex_
+  std::uint64_t fast_newest_ = 0;  // the step that the fast tier got last; guarded by mutex_
+  std::thread drainer_;
+  bool pinned_ = false;  // a load reads from the fast tier: nothing of it is pruned; guarded by shared.fast->pruning
 };
 
 }  // namespace infercluster::checkpoint

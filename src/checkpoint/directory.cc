@@ -121,6 +121,29 @@ Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io
   return indexes;
 }
 
+Result<std::optional<std::uint64_t>> epoch_begun(io::FileCalls& calls, const io::Directory& directory,
+                                                 const std::string& save_id, std::uint64_t committed) {
+  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+  std::optional<std::uint64_t> begun;
+  for (const io::Entry& entry : entries) {
+    const auto epoch = epoch_of_file(entry.name);
+    if (!epoch || *epoch <= committed || entry.name != mark_name(*epoch, save_id)) continue;
+    begun = std::max(begun.value_or(0), *epoch);
+  }
+  return begun;
+}
+
+Result<Standing> standing_of(io::FileCalls& calls, const io::Directory& root, std::uint64_t step,
+                             const std::string& save_id) {
+  auto directory = calls.open_directory_in(root, step_name(step));
+  if (!directory.ok() && directory.error().system_errno() == ENOENT) return Standing{};
+  if (!directory.ok()) return std::move(directory).error();
+  IC_TRY(const auto committed, read_commit(calls, *directory));
+  if (committed && committed->save_id == save_id) return Standing{.is_durable = true, .begun = {}};
+  IC_TRY(const auto begun, epoch_begun(calls, *directory, save_id, committed ? committed->epoch : 0));
+  return Standing{.is_durable = false, .begun = begun};
+}
+
 Result<std::vector<std::uint64_t>> list_steps(io::FileCalls& calls, const io::Directory& root) {
   IC_TRY(const std::vector<io::Entry> entries, calls.list(root));
   std::vector<std::uint64_t> steps;

@@ -27,6 +27,17 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit);
 
+// The epoch in which this save has begun here, above what is committed; nothing: it has not.
+Result<std::optional<std::uint64_t>> epoch_begun(io::FileCalls& calls, const io::Directory& directory,
+                                                 const std::string& save_id, std::uint64_t committed);
+// What a root knows of a save: neither where it knows nothing, or has a later one of the step.
+struct Standing {
+  bool is_durable = false;
+  std::optional<std::uint64_t> begun;  // the epoch, above what is committed
+};
+Result<Standing> standing_of(io::FileCalls& calls, const io::Directory& root, std::uint64_t step,
+                             const std::string& save_id);
+
 enum class Exists : std::uint8_t { error, replace };
 
 // A save that has begun.

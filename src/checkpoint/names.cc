@@ -8,6 +8,7 @@ namespace infercluster::checkpoint {
 namespace {
 
 constexpr std::string_view kStep = "step-";
+constexpr std::string_view kRank = "rank-";
 constexpr std::string_view kNode = "node-";
 constexpr std::string_view kMark = ".save-";
 constexpr std::string_view kProgress = ".copied-";
@@ -77,6 +78,16 @@ std::optional<std::uint64_t> parse_step_name(std::string_view name) {
   if (!take(name, kStep)) return std::nullopt;
   const auto step = take_number(name);
   return name.empty() ? step : std::nullopt;
+}
+
+std::string rank_name(std::uint64_t rank) {
+  return std::string(kRank) + std::to_string(rank);
+}
+
+std::optional<std::uint64_t> parse_rank_name(std::string_view name) {
+  if (!take(name, kRank)) return std::nullopt;
+  const auto rank = take_number(name);
+  return name.empty() ? rank : std::nullopt;
 }
 
 std::string segment_name(const WriterFile& writer, std::uint64_t number) {

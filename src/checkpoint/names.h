@@ -14,6 +14,10 @@ inline constexpr std::string_view kCommitName = "COMMIT";
 std::string step_name(std::uint64_t step);                            // "step-100"
 std::optional<std::uint64_t> parse_step_name(std::string_view name);  // without leading zeros
 
+// What rank 3 has on a fast tier: "rank-3".
+std::string rank_name(std::uint64_t rank);
+std::optional<std::uint64_t> parse_rank_name(std::string_view name);
+
 // "node-3.0.1.safetensors": segment 0 of writer 3 in epoch 1. "node-3.1.index.json": its index.
 struct WriterFile {
   std::uint64_t node = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/restore.h"
 
+#include "base/assert.h"
 #include "checkpoint/cover.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/names.h"
@@ -57,6 +58,21 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open_directory(io::FileCalls& ca
   checkpoint->path_ = directory.path;
   checkpoint->commit_ = *std::move(commit);
   IC_TRY(checkpoint->indexes_, read_indexes(calls, directory, checkpoint->commit_));
+  IC_CHECK(checkpoint->gather_tensors());
+  return checkpoint;
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open_parts(const std::string& fast, std::vector<OpenPart> parts) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->path_ = fast;
+  checkpoint->commit_ = parts.at(0).commit;
+  checkpoint->commit_.indexes.clear();
+  for (OpenPart& part : parts) {
+    IC_ASSERT(part.commit.save_id == checkpoint->commit_.save_id && part.commit.step == checkpoint->commit_.step);
+    checkpoint->part_paths_.push_back(part.directory.path);
+    checkpoint->commit_.indexes.push_back(part.commit.indexes.at(0));
+    checkpoint->indexes_.push_back(std::move(part.index));
+  }
   IC_CHECK(checkpoint->gather_tensors());
   return checkpoint;
 }

@@ -56,11 +56,20 @@ struct RestoreReport {
   double seconds = 0;
 };
 
+// What one rank wrote, in a directory of its own.
+struct OpenPart {
+  io::Directory directory;
+  manifest::Commit commit;  // names this part's index alone
+  manifest::Index index;
+};
+
 // A committed checkpoint with its indexes. Immutable; thread-safe.
 class Checkpoint {
  public:
   // Errors: not_found (no such step, or without a commit), corrupt, unsupported (a newer format).
   static Result<std::unique_ptr<Checkpoint>> open(io::FileCalls& calls, const std::string& root, std::uint64_t step);
+  // Of all ranks' parts on the fast tier, which lie in a directory each; of one save.
+  static Result<std::unique_ptr<Checkpoint>> open_parts(const std::string& fast, std::vector<OpenPart> parts);
   // In a directory of any name.
   static Result<std::unique_ptr<Checkpoint>> open_directory(io::FileCalls& calls, const io::Directory& directory);
 
@@ -68,6 +77,10 @@ class Checkpoint {
   [[nodiscard]] const std::vector<manifest::Index>& indexes() const { return indexes_; }  // by rank that saved
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::string& path() const { return path_; }
+  // Of a segment of the index with this position.
+  [[nodiscard]] std::string path_of(std::size_t index, const manifest::Segment& segment) const {
+    return (part_paths_.empty() ? path_ : part_paths_[index]) + "/" + segment.name;
+  }
 
   // Reads what the targets need and no more, each byte once; it is all there when this returns. All missing tensors,
   // and all of another dtype or shape, are named in one error, before anything is read. On a later error what the
@@ -83,6 +96,7 @@ class Checkpoint {
   Status gather_tensors();
 
   std::string path_;
+  std::vector<std::string> part_paths_;  // by index; empty: all are in path_
   manifest::Commit commit_;
   std::vector<manifest::Index> indexes_;
   std::map<std::string, StoredTensor> tensors_;

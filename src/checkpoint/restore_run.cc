@@ -193,7 +193,7 @@ class RestoreRun {
   }
 
   Status open_segment(Open& open, const SegmentReads& reads) {
-    const std::string path = checkpoint_.path() + "/" + reads.segment->name;
+    const std::string path = checkpoint_.path_of(reads.id.index, *reads.segment);
     io::FileSource::Options options;
     options.direct = options_.direct;
     options.begin = open.range.begin;
@@ -303,7 +303,7 @@ class RestoreRun {
       const std::uint32_t found = checksum::crc32c({bytes + (at - read.window.begin), length});
       if (found == reads.segment->block_crcs[at / kBlockBytes]) continue;
       return Error(ErrorCode::corrupt, "the bytes are not those that were saved: a block's checksum differs")
-          .with_path(checkpoint_.path() + "/" + reads.segment->name)
+          .with_path(checkpoint_.path_of(reads.id.index, *reads.segment))
           .with_offset(at)
           .with_tensor(tensor_at(reads, at, length))
           .with_hint("The storage changed them; use another checkpoint");

@@ -31,7 +31,7 @@ std::vector<std::uint64_t> choose_to_remove(const std::vector<std::uint64_t>& ve
 }
 
 Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention,
-             const FreePace& pace) {
+             const FreePace& pace, const std::set<std::uint64_t>& busy) {
   if (retention.keep == 0) return {};
   IC_TRY(const std::vector<std::uint64_t> steps, list_steps(calls, root));
   std::vector<std::uint64_t> verified;
@@ -40,6 +40,7 @@ Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newe
   }
   Status first;
   for (const std::uint64_t step : choose_to_remove(verified, newest, retention)) {
+    if (busy.contains(step)) continue;
     keep_first(first, remove_step(calls, root, step, random_id(), Remove::committed_too, pace));
   }
   return first;

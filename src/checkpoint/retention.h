@@ -22,10 +22,10 @@ struct Retention {
 std::vector<std::uint64_t> choose_to_remove(const std::vector<std::uint64_t>& verified, std::uint64_t newest,
                                             const Retention& retention);
 
-// After `newest` became durable. Counts only what is committed and whole by read_indexes(), and removes nothing else.
-// The first error, after all were tried.
+// After `newest` became durable. Counts only what is committed and whole by read_indexes(), and removes nothing else,
+// nor what is in `busy`. The first error, after all were tried.
 Status prune(io::FileCalls& calls, const io::Directory& root, std::uint64_t newest, const Retention& retention,
-             const FreePace& pace = nullptr);
+             const FreePace& pace = nullptr, const std::set<std::uint64_t>& busy = {});
 
 // What earlier jobs left: trash, and directories of steps without a commit, but for those in `busy`. Each is a warning.
 Status sweep(io::FileCalls& calls, const io::Directory& root, const std::set<std::uint64_t>& busy);

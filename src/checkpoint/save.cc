@@ -12,10 +12,26 @@ std::string_view name_of(SaveStatus status) {
       return "scheduled";
     case SaveStatus::staged:
       return "staged";
+    case SaveStatus::fast:
+      return "fast";
     case SaveStatus::durable:
       return "durable";
     case SaveStatus::failed:
       return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(TierStatus status) {
+  switch (status) {
+    case TierStatus::pending:
+      return "pending";
+    case TierStatus::durable:
+      return "durable";
+    case TierStatus::failed:
+      return "failed";
+    case TierStatus::left_out:
+      return "left out";
   }
   return "unknown";
 }
@@ -25,19 +41,27 @@ SaveStatus Save::status() const {
   return status_;
 }
 
-bool Save::has_ended() const {
-  return status_ == SaveStatus::durable || status_ == SaveStatus::failed;
+TierStatus Save::status_on(Tier tier) const {
+  const std::lock_guard lock(mutex_);
+  return status_on_locked(tier);
 }
 
-bool Save::wait_for(std::chrono::nanoseconds duration) const {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, duration, [this] { return has_ended(); });
+TierStatus Save::status_on_locked(Tier tier) const {
+  const bool has_fast = report_.fast && *report_.fast != TierStatus::left_out;
+  if (tier == Tier::fast && has_fast) return *report_.fast;
+  if (status_ == SaveStatus::durable) return TierStatus::durable;
+  return status_ == SaveStatus::failed ? TierStatus::failed : TierStatus::pending;
 }
 
-Status Save::wait() const {
+bool Save::wait_for(std::chrono::nanoseconds duration, Tier tier) const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return has_ended(); });
-  if (error_) return *error_;
+  return changed_.wait_for(lock, duration, [&] { return status_on_locked(tier) != TierStatus::pending; });
+}
+
+Status Save::wait(Tier tier) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return status_on_locked(tier) != TierStatus::pending; });
+  if (error_ && status_on_locked(tier) == TierStatus::failed) return *error_;
   return {};
 }
 
@@ -76,23 +100,44 @@ void Save::stage() {
   changed_.notify_all();
 }
 
+void Save::reach_fast(const SaveReport& report) {
+  {
+    const std::lock_guard lock(mutex_);
+    IC_ASSERT(status_ < SaveStatus::fast);
+    status_ = SaveStatus::fast;
+    take(report);
+  }
+  changed_.notify_all();
+}
+
 void Save::finish(const SaveReport& report, std::optional<Error> error) {
   {
     const std::lock_guard lock(mutex_);
     IC_ASSERT(status_ < SaveStatus::durable);
     status_ = error ? SaveStatus::failed : SaveStatus::durable;
+    take(report);
+    if (error && report_.fast == TierStatus::pending) report_.fast = TierStatus::failed;
     error_ = std::move(error);
-    report_.write_seconds = report.write_seconds;
-    report_.durable_seconds = report.durable_seconds;
-    report_.throttled_seconds = report.throttled_seconds;
-    report_.lowest_rate = report.lowest_rate;
-    report_.requests_cut = report.requests_cut;
-    report_.direct = report.direct;
-    report_.layout = report.layout;
-    report_.bytes_copied = report.bytes_copied;
-    report_.link_refusal = report.link_refusal;
   }
   changed_.notify_all();
+}
+
+void Save::take(const SaveReport& report) {
+  report_.write_seconds = report.write_seconds;
+  report_.durable_seconds = report.durable_seconds;
+  report_.throttled_seconds = report.throttled_seconds;
+  report_.lowest_rate = report.lowest_rate;
+  report_.requests_cut = report.requests_cut;
+  report_.direct = report.direct;
+  report_.layout = report.layout;
+  report_.bytes_copied = report.bytes_copied;
+  report_.link_refusal = report.link_refusal;
+  report_.fast = report.fast;
+  report_.notice = report.notice;
+  report_.fast_seconds = report.fast_seconds;
+  report_.drain_seconds = report.drain_seconds;
+  report_.bytes_drained = report.bytes_drained;
+  report_.bytes_resumed = report.bytes_resumed;
 }
 
 }  // namespace infercluster::checkpoint

@@ -17,10 +17,19 @@ namespace infercluster::checkpoint {
 enum class SaveStatus : std::uint8_t {
   scheduled,  // the ranks agreed on it; nothing is saved
   staged,     // copied: the caller may change its state; nothing is saved
-  durable,    // committed: this checkpoint outlives the machine's power
-  failed,     // there is no such checkpoint
+  fast,     // durable on the fast tier: outlives the job and the power, not the loss of a node; the root has it not yet
+  durable,  // committed at the root: this checkpoint outlives the machine's power
+  failed,   // the root has no such checkpoint
 };
 std::string_view name_of(SaveStatus status);
+
+// What became of a save on a tier.
+enum class TierStatus : std::uint8_t { pending, durable, failed, left_out };
+std::string_view name_of(TierStatus status);
+enum class Tier : std::uint8_t {
+  fast,  // where there is none, or it was left out: the root
+  root,
+};
 
 struct SaveReport {
   std::uint64_t step = 0;
@@ -42,6 +51,13 @@ struct SaveReport {
   bool direct = false;               // the page cache was left out
   std::string layout;                // how this rank's segment lies on a parallel file system; empty: on no such one
   bool plan_reused = false;
+  std::optional<TierStatus> fast;   // none: there is no fast tier
+  std::string notice;               // why the fast tier was left out; empty: it was not
+  double fast_seconds = 0;          // from the call until it was durable on the fast tier
+  double tier_wait_seconds = 0;     // of the stall: until earlier saves had left the fast tier for the root
+  double drain_seconds = 0;         // that the way from the fast tier to the root took
+  std::uint64_t bytes_drained = 0;  // by this rank
+  std::uint64_t bytes_resumed = 0;  // of them: there already, from a drain that was interrupted
   std::uint64_t waves = 0;  // copies that the state took; more than one: it was larger than an arena, and the caller
                             // waited for writes
 };
@@ -50,10 +66,11 @@ struct SaveReport {
 class Save {
  public:
   [[nodiscard]] SaveStatus status() const;
-  // Until it is durable or failed; the error then, each time it is asked for.
-  Status wait() const;
-  // True when it is durable or failed, at the latest after so long.
-  [[nodiscard]] bool wait_for(std::chrono::nanoseconds duration) const;
+  [[nodiscard]] TierStatus status_on(Tier tier) const;
+  // Until it is durable on that tier, or failed; the error then, each time it is asked for.
+  Status wait(Tier tier = Tier::root) const;
+  // True when it is so, at the latest after so long.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds duration, Tier tier = Tier::root) const;
   // Until its state is copied, or it has failed; the error then.
   Status wait_until_staged() const;
   [[nodiscard]] SaveReport report() const;
@@ -63,10 +80,12 @@ class Save {
   void schedule(const SaveReport& report);
   void let_go(const SaveReport& report);
   void stage();  // logs it, the first time
+  void reach_fast(const SaveReport& report);
   void finish(const SaveReport& report, std::optional<Error> error);
 
  private:
-  [[nodiscard]] bool has_ended() const;  // mutex_ is held
+  [[nodiscard]] TierStatus status_on_locked(Tier tier) const;
+  void take(const SaveReport& report);  // what the thread that writes knows
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +20,21 @@
 
 namespace infercluster::checkpoint {
 
+// The fast tier of this rank.
+struct FastPlace {
+  io::Directory directory;       // of all ranks that have it
+  io::Directory rank_directory;  // of this one
+  WriteOptions write;
+  std::unique_ptr<std::mutex> pruning = std::make_unique<std::mutex>();  // held by who prunes, or begins a save here
+};
+
 // What all saves of a checkpointer share.
 struct Shared {
   io::FileCalls* calls = nullptr;
   io::Directory root;
   Options options;
   WriteOptions write;
+  std::optional<FastPlace> fast;
   int rank = 0;
 };
 
@@ -32,7 +43,8 @@ struct SaveJob {
   std::shared_ptr<Save> save;
   SaveReport report;
   Clock::TimePoint started;
-  Begun begun;  // rank 0 has the directory open; the others open it in run_save()
+  Begun begun;                // in the root; rank 0 has the directory open; the others open it in run_save()
+  std::optional<Begun> fast;  // on the fast tier, once all ranks agreed to use it
   std::shared_ptr<exchange::Exchange> ranks;
   std::string plan_hash;
   std::shared_ptr<Layout> layout;    // its chunks' generations come with the last window of the image
@@ -53,7 +65,16 @@ struct Root {
 std::string encode(const Root& root);
 Result<Root> decode_root(std::string_view bytes);
 
-// job.save says how it ended.
-void run_save(const Shared& shared, SaveJob& job);
+// job.save says how it ended. True: it is durable on the fast tier, and waits for its drain (drain_job.h).
+bool run_save(const Shared& shared, SaveJob& job);
+
+// Frees space as the reads beside it allow; refers to `options`.
+FreePace pace_of(const WriteOptions& options);
+
+// For ranks other than 0: opens the save's directory in the root.
+Status join_root(const Shared& shared, Begun& begun, exchange::Exchange& ranks, exchange::Deadline deadline);
+// After rank 0's commit: whether there is one.
+Status agree_on_commit(const Shared& shared, const Begun& begun, exchange::Exchange& ranks,
+                       exchange::Deadline deadline);
 
 }  // namespace infercluster::checkpoint

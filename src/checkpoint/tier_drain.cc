@@ -36,19 +36,6 @@ Result<Source> open_source(io::FileCalls& calls, const io::Directory& root, std:
   return source;
 }
 
-// The epoch in which this save has begun here, above what is committed; nothing: it has not.
-Result<std::optional<std::uint64_t>> epoch_begun(io::FileCalls& calls, const io::Directory& directory,
-                                                 const std::string& save_id, std::uint64_t committed) {
-  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
-  std::optional<std::uint64_t> begun;
-  for (const io::Entry& entry : entries) {
-    const auto epoch = epoch_of_file(entry.name);
-    if (!epoch || *epoch <= committed || entry.name != mark_name(*epoch, save_id)) continue;
-    begun = std::max(begun.value_or(0), *epoch);
-  }
-  return begun;
-}
-
 class Drain {
  public:
   Drain(io::FileCalls& calls, const Source& source, const io::Directory& to, const DrainOptions& options)

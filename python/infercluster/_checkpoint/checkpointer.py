@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -17,71 +16,17 @@ from . import exit as process_exit
 from .arguments import bytes_of, described, step_of
 from .interrupt import in_thread
 from .restore import OwnRestore, Saved, Trees
+from .save import Save
+from .tiers import Tier, fast_tier
 from .tree import PAGES
 from .values import listed
 
 if TYPE_CHECKING:
-    from .._types import LoadReport, SaveReport
+    from .._types import LoadReport
     from .stock import StockRestore
 
 Step = int | Literal["latest"]
 T = TypeVar("T")
-
-_SLICE_SECONDS = 0.1  # Python sees signals between two
-
-
-class Save:
-    """A save on its way. Thread-safe."""
-
-    def __init__(self, save: _core.Save, step: int) -> None:
-        self._save, self._step = save, step
-        self._is_told = False  # somebody got to know that it failed
-
-    @property
-    def step(self) -> int:
-        return self._step
-
-    @property
-    def status(self) -> str:
-        """ "scheduled" (agreed on), "staged" (copied: the state may be changed; nothing is saved yet), "durable" (it
-        outlives the machine's power), or "failed" (there is no such checkpoint)."""
-        return self._save.status
-
-    def wait(self, timeout: float | None = None) -> Save:
-        """
-        Until it is durable.
-
-        Raises:
-            OSError, ...: why it failed, the same on all ranks, each time it is asked for. TimeoutError: after so many
-            seconds it is neither; it goes on.
-        """
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _SLICE_SECONDS if end is None else min(_SLICE_SECONDS, max(0.0, end - time.monotonic()))
-            ended = self._save.wait_for(left)
-            _log.drain()
-            if ended:
-                try:
-                    self._save.raise_error()
-                except Exception:
-                    self._is_told = True
-                    raise
-                return self
-            if end is not None and time.monotonic() >= end:
-                raise TimeoutError(errno.ETIMEDOUT, f"step {self._step} is not durable after {timeout:g} s; it goes on")
-
-    @property
-    def report(self) -> SaveReport:
-        """What happened so far, and where the time went."""
-        return self._save.report()
-
-    def _is_over(self) -> bool:
-        """Nobody needs to be told of it any more."""
-        return self.status == "durable" or (self.status == "failed" and self._is_told)
-
-    def __repr__(self) -> str:
-        return f"<infercluster.Save: step {self._step}, {self.status}>"
-
 
 class Checkpointer:
     """
@@ -105,7 +50,10 @@ class Checkpointer:
         root: a directory that all ranks see; made when it is missing. keep: how many of the newest durable checkpoints
         stay (0: all), keep_every: and those whose step it divides. arena_bytes: host memory for copies of the state,
         as a number or as "8GiB"; "auto": half of what is free. A larger state is copied in parts, and the caller waits
-        longer. max_write_rate: bytes per second of this rank. group: the ranks: a process group of torch.distributed,
+        longer. tiers: storage of the node above the root, at most one: a path, or a `Tier`. Saves are made durable
+        there first, and go on to the root behind the job's back; what a job leaves behind, the next one with the same
+        tiers brings to the root. Each root has a directory of its own there; its parent must be there, and three more
+        checkpoints than are kept find room. max_write_rate: bytes per second of this rank to the root. group: the ranks: a process group of torch.distributed,
         or "world" for the default one; "env": rank and number of ranks from the launcher's environment (torchrun,
         Open MPI, MPICH, Slurm, or INFERCLUSTER_RANK and INFERCLUSTER_WORLD), which meet in a directory below `root` (or
         INFERCLUSTER_RENDEZVOUS); "single": this process alone. None: the default group where there is one, else "env".
@@ -123,6 +71,7 @@ class Checkpointer:
         keep: int = 3,
         keep_every: int | None = None,
         arena_bytes: int | str = "auto",
+        tiers: Sequence[str | os.PathLike[str] | Tier] | None = None,
         max_write_rate: int | str | None = None,
         group: Any = None,
         call_timeout: float = 300,
@@ -131,14 +80,16 @@ class Checkpointer:
         for name, value in (("keep", keep), ("keep_every", keep_every or 0)):
             if value < 0:
                 raise ValueError(f"{name} is {value}; expected 0 or more")
+        fast = fast_tier(tiers)
         _log.follow_level()
+        self._has_fast = fast is not None
         self._root = os.path.abspath(os.fspath(root))
         self._is_closed = False
         self._saves: list[Save] = []  # that may fail without anybody being told
         os.makedirs(self._root, exist_ok=True)
         self._ranks = ranks.ranks_of(group, self._root, call_timeout)
         self._knows_meshes = ranks.is_default_group(group)  # ranks of meshes are those of the default group
-        self._core = _core.open_checkpointer(
+        open_core: Callable[[], _core.Checkpointer] = lambda: _core.open_checkpointer(
             os.fsencode(self._root),
             ranks=self._ranks,
             keep=keep,
@@ -147,7 +98,10 @@ class Checkpointer:
             max_write_rate=bytes_of(max_write_rate, "max_write_rate"),
             call_seconds=call_timeout,
             write_seconds=write_timeout,
+            fast=fast,
         )
+        # With a fast tier it meets the other ranks.
+        self._core = in_thread(open_core) if self._has_fast else open_core()
         process_exit.register(self)
 
     @property
@@ -167,7 +121,8 @@ class Checkpointer:
     ) -> Save:
         """
         Returns when the caller may go on and change the state: it is copied then, and nothing is saved yet. With `wait`
-        when it is durable. A third save waits for the first of two that are still being written.
+        when it is durable at the root. A third save waits for the first of two that are still being written; with a fast
+        tier, also until no more than two are not at the root yet.
 
         Args:
             exists: when the step is saved already, as after a rollback: "error", or "replace" it; the old one goes only
@@ -238,37 +193,67 @@ class Checkpointer:
         if step != "latest" and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
             raise ValueError(f'step is {step!r}; expected a whole number of 0 or more, or "latest"')
         number: int | None = None
+        chosen: _core.Place | None = None
         if path is None:
-            number = in_thread(self._core.agree_on_latest, self._core.cancel) if step == "latest" else step
+            if self._has_fast:
+                chosen = in_thread(lambda: self._core.choose(None if step == "latest" else step), self._core.cancel)
+                number = chosen.step if chosen is not None else None
+            elif step == "latest":
+                number = in_thread(self._core.agree_on_latest, self._core.cancel)
+            if step != "latest":
+                number = step
             if number is None:
                 return None
         elif step != "latest":
             raise ValueError(f"path and step ({step}) were both given; name one checkpoint")
         place = os.path.join(self._root, f"step-{number}") if path is None else os.path.abspath(os.fspath(path))
-        # A rank that fails before the read says so in its place: the others are in it, or come to it.
-        restore, found = self._in_turn(lambda: self._looked_at(into, place, number, only, strict, cast))
+        is_fast, notice = (chosen.is_fast, chosen.notice) if chosen is not None else (False, "")
+
+        def look(fast: _core.Place | None) -> tuple[OwnRestore | StockRestore, int]:
+            # A rank that fails before the read says so in its place: the others are in it, or come to it.
+            return self._in_turn(lambda: self._looked_at(into, place, number, only, strict, cast, fast))
+
+        restore, found = look(chosen if is_fast else None)
         if isinstance(restore, OwnRestore):
-            self._last_load = in_thread(lambda: restore.read(self._core), self._core.cancel if self.world > 1 else None)
+            report = self._read(restore)
         else:
-            self._last_load = self._in_turn(lambda: in_thread(restore.read_alone))
+            alone = restore.read_alone
+            report = self._in_turn(lambda: in_thread(alone))
+        self._last_load = {**report, "tier": "fast" if is_fast else "root", "notice": notice}
         self._in_turn(lambda: restore.apply(into))
         self._conclude(None)
         return found
 
+    def _read(self, restore: OwnRestore) -> LoadReport:
+        return in_thread(lambda: restore.read(self._core), self._core.cancel if self.world > 1 else None)
+
     def _looked_at(
-        self, into: Any, path: str, step: int | None, only: str | list[str] | None, strict: bool, cast: bool
+        self,
+        into: Any,
+        path: str,
+        step: int | None,
+        only: str | list[str] | None,
+        strict: bool,
+        cast: bool,
+        fast: _core.Place | None,
     ) -> tuple[OwnRestore | StockRestore, int]:
-        """And the step's number. `step`: None where only the path was given."""
+        """And the step's number. `step`: None where only the path was given. `fast`: the fast tier has it."""
         restore: OwnRestore | StockRestore
         checkpoint: Saved
-        if _core.is_stock_dcp(os.fsencode(path)):
+        if fast is None and _core.is_stock_dcp(os.fsencode(path)):
             from .stock import StockCheckpoint, StockRestore
 
             checkpoint = stock = in_thread(lambda: StockCheckpoint(path))
             restore, found = StockRestore(stock, self.rank, only, strict, cast), step_of(path)
         else:
             root = os.fsencode(path if step is None else self._root)
-            own = in_thread(lambda: _core.open_checkpoint_in(root) if step is None else _core.open_checkpoint(root, step))
+
+            def opened() -> _core.Checkpoint:
+                if fast is not None:
+                    return self._core.open_place(fast)
+                return _core.open_checkpoint_in(root) if step is None else _core.open_checkpoint(root, step)
+
+            own = in_thread(opened)
             checkpoint = own
             restore, found = OwnRestore(own, self.rank, only, strict, cast), own.step
         restore.collect(into)
@@ -311,12 +296,12 @@ class Checkpointer:
     _last_load: LoadReport | None = None
 
     def latest(self) -> int | None:
-        """The newest step that is durable and whole; only this rank looks."""
+        """The newest step that is durable at the root and whole; only this rank looks."""
         self._check_open()
         return self._core.latest()
 
     def steps(self) -> list[int]:
-        """Durable steps, ascending; only this rank looks."""
+        """Steps that are durable at the root, ascending; only this rank looks."""
         self._check_open()
         return self._core.steps()
 

@@ -156,6 +156,7 @@ class StockRestore(Restore):
             "bytes_read": sum(info.length for info in infos),
             "bytes_received": 0, "node_ranks": 1,
             "segments": len({info.relative_path for info in infos}), "seconds": time.monotonic() - begin,
+            "tier": "root", "notice": "",
         }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ namespace {
 // share it. Fewer are read in their order, as tests of each file-system call want it.
 constexpr std::size_t kSharedFrom = 16;
 constexpr unsigned kReadersMax = 16;
+constexpr int kListings = 4;  // each record is renamed twice at most
 
 std::string path_in(const io::Directory& directory, const std::string& name) {
   return directory.path + "/" + name;
@@ -82,12 +83,18 @@ Status read_whole_index(io::FileCalls& calls, const io::Directory& directory, co
 }  // namespace
 
 Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const io::Directory& directory) {
-  IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
   std::optional<manifest::Commit> newest;
-  for (const io::Entry& entry : entries) {
-    if (!epoch_of_commit(entry.name)) continue;
-    IC_TRY(std::optional<manifest::Commit> commit, read_record(calls, directory, entry.name));
-    if (commit && (!newest || commit->epoch > newest->epoch)) newest = std::move(commit);
+  // While finish_replacement() gives the record its plain name, one that was listed may be gone when it is read.
+  for (int attempt = 0; attempt < kListings; ++attempt) {
+    IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
+    bool is_gone = false;
+    for (const io::Entry& entry : entries) {
+      if (!epoch_of_commit(entry.name)) continue;
+      IC_TRY(std::optional<manifest::Commit> commit, read_record(calls, directory, entry.name));
+      is_gone |= !commit;
+      if (commit && (!newest || commit->epoch > newest->epoch)) newest = std::move(commit);
+    }
+    if (!is_gone) break;
   }
   return newest;
 }

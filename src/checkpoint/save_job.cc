@@ -52,8 +52,8 @@ class Runner {
     job_.on_durable(part);
     if (on_fast) {
       job_.report.fast = TierStatus::durable;
-      job_.save->reach_fast(job_.report);
       warn(finish_replacement(*shared_.calls, part->begun));
+      job_.save->reach_fast(job_.report);
       return true;
     }
     job_.save->finish(job_.report, std::nullopt);

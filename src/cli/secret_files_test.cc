@@ -18,7 +18,7 @@ constexpr const char* kOther = "nqn.2026-01.io.test:other";
 class SecretFilesTest : public ::testing::Test {
  protected:
   std::string file(const std::string& name, const std::string& text, mode_t mode = 0600) {
-    const std::string path = directory_.write(name, text);
+    std::string path = directory_.write(name, text);
     EXPECT_EQ(::chmod(path.c_str(), mode), 0);
     return path;
   }

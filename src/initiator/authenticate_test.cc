@@ -26,10 +26,22 @@ nvme::Credentials credentials(const char* host, const char* controller = nullptr
 class AuthenticateTest : public ::testing::Test {
  protected:
   void start(const target::Admission& admission) {
+    target_.reset();
+    target_ = *target::Target::start({.listen = *os::parse_socket_address("127.0.0.1:0"),
+                                      .state_path = (directory_.path() / "state").string(),
+                                      .admission = admission,
+                                      .shards = 1});
+    mapping_ = *target_->add(object_);
+  }
+  // The same target with another secret.
+  void restart_with_secret(const nvme::Credentials& secret) {
+    const os::SocketAddress address = target_->address();
+    target_.reset();
+    target::Admission admission;
+    admission.secrets.emplace(kHostNqn, secret);
     target_ = *target::Target::start(
-        {.listen = *os::parse_socket_address("127.0.0.1:0"), .admission = admission, .shards = 1});
-    content_ = std::string(3 * 4096, 'x');
-    mapping_ = *target_->add(directory_.write("object", content_));
+        {.listen = address, .state_path = (directory_.path() / "state").string(), .admission = admission, .shards = 1});
+    mapping_ = *target_->add(object_);
   }
   void start_with_secret(const nvme::Credentials& secret) {
     start({.hosts = {}, .any_from_loopback = true, .secrets = {{kHostNqn, secret}}, .secret_of_others = {}});
@@ -62,7 +74,8 @@ class AuthenticateTest : public ::testing::Test {
 
   testing::TempDir directory_;
   std::unique_ptr<target::Target> target_;
-  std::string content_;
+  const std::string content_ = std::string(3 * 4096, 'x');
+  const std::string object_ = directory_.write("object", content_);
   target::Mapping mapping_;
 };
 
@@ -136,6 +149,26 @@ TEST_F(AuthenticateTest, ASecretOfAllHoldsForWhoHasNoneOfTheirOwn) {
   expect_reads(credentials(nvme::kHostSecret02), kOtherNqn);
   EXPECT_EQ(refused(credentials(nvme::kHostSecret02)).code(), ErrorCode::permission);
   EXPECT_EQ(refused(std::nullopt, kOtherNqn).code(), ErrorCode::permission);
+}
+
+TEST_F(AuthenticateTest, ALostConnectionIsMadeAnewWithTheSameProofs) {
+  const nvme::Credentials both = credentials(nvme::kHostSecret01, nvme::kControllerSecret02);
+  start_with_secret(both);
+  const Result<std::unique_ptr<Host>> host = connect(both);
+  ASSERT_TRUE(host.ok()) << host.error().to_string();
+  const std::uint64_t begin = mapping_.first_block * target::kBlockBytes;
+  std::vector<std::byte> bytes(content_.size());
+  ASSERT_TRUE((*host)->read(begin, bytes).ok());
+  restart_with_secret(both);
+  const Status again = (*host)->read(begin, bytes);
+  EXPECT_TRUE(again.ok()) << again.error().to_string();
+  EXPECT_EQ(refused_at_target(), 0U);
+  // A target that has another secret for itself by now is not read from.
+  restart_with_secret(credentials(nvme::kHostSecret01, nvme::kControllerSecret01));
+  const Status refused = (*host)->read(begin, bytes);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::permission) << refused.error().to_string();
+  EXPECT_EQ(target_->counters()[0]->reads.load(), 0U);
 }
 
 TEST_F(AuthenticateTest, DiscoveryNeedsNoProof) {

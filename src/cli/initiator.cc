@@ -17,6 +17,7 @@
 #include "cli/common.h"
 #include "cli/output.h"
 #include "cli/secret_files.h"
+#include "initiator/admin.h"
 #include "initiator/host.h"
 
 namespace infercluster::cli {
@@ -33,6 +34,7 @@ struct Settings {
   bool data_digest = false;
   unsigned queues = 1;
   unsigned timeout_ms = 5000;
+  unsigned deadline_ms = 30'000;
   std::uint64_t first_block = 0;
   std::optional<std::uint64_t> bytes;
   std::string output;
@@ -49,7 +51,8 @@ struct Settings {
     options.queues = queues;
     options.queue_entries = static_cast<std::uint16_t>(std::clamp(depth + 1U, 32U, 128U));
     options.connect_timeout = std::chrono::milliseconds(timeout_ms);
-    options.read_deadline = std::chrono::milliseconds(timeout_ms);
+    options.silence_max = std::chrono::milliseconds(timeout_ms);
+    options.read_deadline = std::chrono::milliseconds(deadline_ms);
     return options;
   }
 };
@@ -83,6 +86,16 @@ Result<std::unique_ptr<initiator::Host>> connect(const Settings& settings) {
   return initiator::Host::connect(url, options);
 }
 
+// What became of reads and connections, for --json.
+nlohmann::ordered_json to_json(const initiator::HostCounters& counters) {
+  const auto whole = [](const metrics::Counter& counter) { return static_cast<std::uint64_t>(counter.value()); };
+  return {{"retries", whole(counters.retries)},
+          {"digest_errors", whole(counters.digest_errors)},
+          {"deadline_misses", whole(counters.deadline_misses)},
+          {"connections_lost", whole(counters.connections_lost)},
+          {"reconnects", whole(counters.reconnects)}};
+}
+
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
@@ -94,9 +107,14 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
 }
 
 int read(const Settings& settings) {
+  const bool to_stdout = settings.output == "-";
+  if (to_stdout && settings.common.json) {
+    return fail(settings.common,
+                Error(ErrorCode::invalid_argument, "standard output cannot take both the data and the --json document")
+                    .with_hint("Give a file with --output"));
+  }
   Result<std::unique_ptr<initiator::Host>> host = connect(settings);
   if (!host.ok()) return fail(settings.common, host.error());
-  const bool to_stdout = settings.output == "-";
   Fd file(to_stdout ? STDOUT_FILENO : ::open(settings.output.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file.valid()) {
     const int why = errno;
@@ -104,6 +122,7 @@ int read(const Settings& settings) {
                                      .with_path(settings.output)
                                      .with_hint(why == EEXIST ? "Nothing is overwritten: choose another name" : ""));
   }
+  const Clock::TimePoint started = steady_clock().now();
   const std::uint64_t begin = settings.first_block * (*host)->block_bytes();
   std::vector<std::byte> piece(std::min(kPieceBytes, settings.bytes.value()));
   Status status;
@@ -120,7 +139,13 @@ int read(const Settings& settings) {
     // Half a file is worse than none.
     if (!status.ok()) ::unlink(settings.output.c_str());
   }
-  return status.ok() ? kDone : fail(settings.common, status.error());
+  if (!status.ok()) return fail(settings.common, status.error());
+  if (settings.common.json) {
+    print_json({{"bytes", *settings.bytes},
+                {"seconds", seconds_between(started, steady_clock().now())},
+                {"host", to_json((*host)->counters())}});
+  }
+  return kDone;
 }
 
 // Reads of one size at random blocks of the range, `depth` at a time; each as soon as one is done.
@@ -212,7 +237,8 @@ int bench(const Settings& settings) {
                 {"seconds", seconds},
                 {"gib_per_s", rate / static_cast<double>(kGiB)},
                 {"p50_us", quantile(0.5)},
-                {"p99_us", quantile(0.99)}});
+                {"p99_us", quantile(0.99)},
+                {"host", to_json((*host)->counters())}});
   } else {
     fmt::print("{} reads of {}: {}, p50 {:.1f} us, p99 {:.1f} us\n", latencies.size(), format_bytes(bytes),
                format_rate(rate), quantile(0.5), quantile(0.99));
@@ -235,7 +261,9 @@ void add_connection(CLI::App& command, Settings& settings) {
       ->needs(secret);
   command.add_flag("--header-digest", settings.header_digest, "CRC32C over every PDU header");
   command.add_flag("--data-digest", settings.data_digest, "CRC32C over all data, checked here");
-  command.add_option("--timeout-ms", settings.timeout_ms, "Of connecting, and of each read")
+  command
+      .add_option("--timeout-ms", settings.timeout_ms,
+                  "Of connecting; and a target that owes answers and is silent for this long is connected to anew")
       ->check(CLI::Range(1U, 3'600'000U))
       ->capture_default_str();
   add_common(command, settings.common);
@@ -244,6 +272,9 @@ void add_connection(CLI::App& command, Settings& settings) {
 void add_range(CLI::App& command, Settings& settings) {
   command.add_option("--first-block", settings.first_block, "Where the object begins: its first LBA")->required();
   add_size(command, "--bytes", settings.bytes, "How many bytes it has")->required();
+  command.add_option("--deadline-ms", settings.deadline_ms, "Of each read, with all reconnecting and retrying")
+      ->check(CLI::Range(1U, 3'600'000U))
+      ->capture_default_str();
   command.add_option("--queues", settings.queues, "I/O queues, each a connection")
       ->check(CLI::Range(1U, 64U))
       ->capture_default_str();

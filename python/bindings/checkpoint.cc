@@ -180,6 +180,7 @@ void bind_checkpointer(nb::module_& module) {
       .def_prop_ro("step", [](const checkpoint::LoadPlace& self) { return self.step; })
       .def_prop_ro("is_fast",
                    [](const checkpoint::LoadPlace& self) { return self.kind == checkpoint::LoadPlace::Kind::fast; })
+      .def_prop_ro("is_at_root", [](const checkpoint::LoadPlace& self) { return self.is_at_root; })
       .def_prop_ro("notice", [](const checkpoint::LoadPlace& self) { return as_text(self.notice); });
   nb::class_<Checkpointer>(module, "Checkpointer")
       .def("save", &save, nb::arg("step"), nb::arg("tensors"), nb::arg("metadata"), nb::arg("replace"), nb::arg("wait"))

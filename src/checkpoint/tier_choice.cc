@@ -145,6 +145,7 @@ std::string encode(const std::optional<LoadPlace>& place) {
   out.number(content.step);
   out.number(content.world);
   out.text(content.save_id);
+  out.number(content.is_at_root ? 1 : 0);
   out.text(content.notice);
   return out.take();
 }
@@ -158,6 +159,7 @@ Result<std::optional<LoadPlace>> decode_place(std::string_view bytes) {
   place.step = in.number();
   place.world = in.number();
   place.save_id = in.text();
+  place.is_at_root = in.number() == 1;
   place.notice = in.text();
   if (!in.complete() || kind > static_cast<std::uint64_t>(LoadPlace::Kind::draining))
     return Error(ErrorCode::corrupt, "what rank 0 said of the step to load is damaged");
@@ -177,19 +179,21 @@ Result<std::optional<LoadPlace>> choose_place(io::FileCalls& calls, const io::Di
     IC_TRY(const Standing standing, standing_of(calls, root, step, candidate->save_id));
     if (!standing.is_durable && !standing.begun) continue;  // the root has dropped it, or has another
     const auto lacking = candidate->lacking();
-    if (!lacking) return Found(LoadPlace{LoadPlace::Kind::fast, step, candidate->world, candidate->save_id, {}});
+    if (!lacking)
+      return Found(
+          LoadPlace{LoadPlace::Kind::fast, step, candidate->world, candidate->save_id, standing.is_durable, {}});
     const std::string reason =
         "the fast tier of rank " + std::to_string(*lacking) + " does not have all parts of " + step_text(step);
     if (standing.is_durable) {
       notice = reason;
     } else if (wanted.is_draining(step)) {
-      return Found(LoadPlace{LoadPlace::Kind::draining, step, 0, {}, {}});
+      return Found(LoadPlace{LoadPlace::Kind::draining, step, 0, {}, false, {}});
     } else {
       notice = reason + ", which was not durable at the root";
     }
   }
   if (!at_root) return Found();
-  return Found(LoadPlace{LoadPlace::Kind::root, *at_root, 0, {}, "read from the root: " + notice});
+  return Found(LoadPlace{LoadPlace::Kind::root, *at_root, 0, {}, true, "read from the root: " + notice});
 }
 
 }  // namespace infercluster::checkpoint

@@ -46,6 +46,7 @@ struct LoadPlace {
   std::uint64_t step = 0;
   std::uint64_t world = 0;  // that saved; fast only
   std::string save_id;      // fast only
+  bool is_at_root = true;   // the root has this very save too
   std::string notice;       // why it is not the fast tier, or not the newest step; empty: nothing to say
 };
 std::string encode(const std::optional<LoadPlace>& place);

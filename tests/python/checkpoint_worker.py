@@ -97,7 +97,7 @@ def main(root: str, group: str, actions: list[str]) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     checkpointer = infercluster.Checkpointer(
-        root, call_timeout=float(os.environ.get("TEST_TIMEOUT", "60")), write_timeout=60, max_write_rate="256MiB"
+        root, tiers=[os.environ["TEST_FAST"].replace("RANK", str(rank))] if "TEST_FAST" in os.environ else None, call_timeout=float(os.environ.get("TEST_TIMEOUT", "60")), write_timeout=60, max_write_rate=os.environ.get("TEST_RATE", "256MiB")
     )
 
     def state_of(seed: int) -> dict[str, Any]:
@@ -113,6 +113,13 @@ def main(root: str, group: str, actions: list[str]) -> None:
         numbers = [int(argument) for argument in arguments if argument.lstrip("-").isdigit()]
         if what == "save":
             checkpointer.save(numbers[0], state_of(numbers[0]), wait=True, exists="replace" if "replace" in action else "error")
+        elif what == "fast":  # durable there; its drain is on the way
+            save = checkpointer.save(numbers[0], wide_state(rank, world), exists="replace" if "replace" in action else "error")
+            save.wait(tier="fast")
+            return save.status
+        elif what == "tier":
+            report = checkpointer.last_load
+            return None if report is None else [report["tier"], report["notice"]]
         elif what == "begin":
             checkpointer.save(numbers[0], state_of(numbers[0]))
         elif what == "load":

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import infercluster
+from test_checkpoint_ranks import answers, run, start, values
 
 
 def state_of(seed: int) -> dict[str, Any]:
@@ -138,3 +139,36 @@ def test_mistakes_in_tiers_are_named(root: pathlib.Path, fast: pathlib.Path) -> 
         infercluster.Checkpointer(root, tiers=[fast / "not" / "there"])
     assert infercluster.Checkpointer(root, tiers=[]).save(1, state_of(1), wait=True).report["tiers"] == {"root": "durable"}
     assert not os.path.exists(fast)
+
+
+def test_what_the_fast_tier_damaged_is_read_from_the_root(root: pathlib.Path, fast: pathlib.Path) -> None:
+    with infercluster.Checkpointer(root, tiers=[fast]) as checkpointer:
+        checkpointer.save(5, state_of(5), wait=True)
+        (segment,) = (fast / "rank-0" / "step-5").glob("*.safetensors")
+        content = bytearray(segment.read_bytes())
+        content[-100] ^= 1
+        segment.write_bytes(content)
+        into = empty()
+        assert checkpointer.load(into) == 5 and holds(into, 5)
+        tier, notice = tier_of(checkpointer)
+        assert tier == "root" and "checksum differs" in notice and str(segment) in notice
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_killed_in_the_drain_have_it_done_by_the_next_job(root: pathlib.Path, fast: pathlib.Path, nodes: int) -> None:
+    place = {"TEST_FAST": f"{fast}-RANK" if nodes == 2 else str(fast)}
+    first = values(run(root, 2, "env", ["wide:1", "share:1", "tier"], place))
+    assert [of_rank[1][0] for of_rank in first] == [["same", "step", "part"]] * 2
+    assert [of_rank[2][0] for of_rank in first] == ["fast" if nodes == 1 else "root"] * 2
+    ranks = start(root, 2, "env", ["fast:2", "die:0"], {**place, "TEST_RATE": "2MiB"})
+    assert answers(ranks[0], -9) == [{"value": "fast"}]
+    ranks[1].kill()
+    ranks[1].communicate()
+    with infercluster.Checkpointer(root) as checkpointer:
+        assert checkpointer.steps() == [1]
+    again = values(run(root, 2, "env", ["share:2", "tier", "steps"], place))
+    for rank, (shared, tier, steps) in enumerate(again):
+        assert shared[0] == ["same", "step", "part"], rank
+        assert tier[0] == ("fast" if nodes == 1 else "root") and (tier[1] == "") == (nodes == 1)
+        assert nodes == 1 or steps == [1, 2]
+    assert values(run(root, 1, "env", ["share:2:same", "steps"]))[0][1] == [1, 2]

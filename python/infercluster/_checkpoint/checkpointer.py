@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core, _log
-from .._errors import TensorNotFoundError
+from .._errors import SafetensorError, TensorNotFoundError
 from . import apart, pages, ranks
 from . import exit as process_exit
 from .arguments import bytes_of, described, step_of
@@ -215,7 +215,15 @@ class Checkpointer:
 
         restore, found = look(chosen if is_fast else None)
         if isinstance(restore, OwnRestore):
-            report = self._read(restore)
+            try:
+                report = self._read(restore)
+            except (SafetensorError, OSError) as error:  # the same on all ranks, which go on in the same way
+                if chosen is None or not is_fast or not chosen.is_at_root or not _is_of_storage(error):
+                    raise
+                is_fast, notice = False, f"read from the root: {error}"
+                _log.LOGGER.warning("step %s: %s", number, notice)
+                restore, found = look(None)
+                report = self._read(restore)
         else:
             alone = restore.read_alone
             report = self._in_turn(lambda: in_thread(alone))
@@ -367,3 +375,10 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """It may be better on another tier."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EIO, errno.ENOENT)
+    return True

@@ -172,3 +172,24 @@ def test_ranks_killed_in_the_drain_have_it_done_by_the_next_job(root: pathlib.Pa
         assert tier[0] == ("fast" if nodes == 1 else "root") and (tier[1] == "") == (nodes == 1)
         assert nodes == 1 or steps == [1, 2]
     assert values(run(root, 1, "env", ["share:2:same", "steps"]))[0][1] == [1, 2]
+
+
+def test_pages_that_did_not_change_are_whole_on_the_root(root: pathlib.Path, fast: pathlib.Path) -> None:
+    pool, generations = np.zeros((16, 1024), np.float32), np.zeros(16, np.uint64)
+    pages = infercluster.Pages({"k": pool}, generations, {identity: identity for identity in range(16)})
+
+    def write(slots: list[int], content: float) -> None:
+        with pages.writing(slots):
+            pool[slots] = content
+
+    write(list(range(16)), 1)
+    with infercluster.Checkpointer(root, tiers=[fast]) as checkpointer:
+        checkpointer.save(1, {"kv": pages}, wait=True)
+        write([3], 2)
+        save = checkpointer.save(2, {"kv": pages}, wait=True)
+        assert save.report["referred"] == 15
+    shutil.rmtree(fast)
+    pool[:] = 0
+    with infercluster.Checkpointer(root) as checkpointer:
+        assert checkpointer.load({"kv": pages}) == 2
+    assert [float(pool[slot, 7]) for slot in range(16)] == [2.0 if slot == 3 else 1.0 for slot in range(16)]

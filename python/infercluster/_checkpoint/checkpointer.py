@@ -223,6 +223,7 @@ class Checkpointer:
                 is_fast, notice = False, f"read from the root: {error}"
                 _log.LOGGER.warning("step %s: %s", number, notice)
                 restore, found = look(None)
+                assert isinstance(restore, OwnRestore)  # the same save
                 report = self._read(restore)
         else:
             alone = restore.read_alone

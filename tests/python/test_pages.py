@@ -100,7 +100,7 @@ def test_the_set_of_pages_changes_between_saves(tmp_path: pathlib.Path) -> None:
         server.write(9, 103)
         report = checkpointer.save(2, {"kv": server.pages}, wait=True).report
         assert report["bytes_referred"] == 5 * PAGE_BYTES
-        assert checkpointer.page_ids("kv") == [1, 3, 4, 5, 6, 7, 50] and checkpointer.steps() == [2]
+        assert checkpointer.page_ids("kv") == [1, 3, 4, 5, 6, 7, 50] and checkpointer.latest() == 2
         other = Server({50: 0, 4: 1, 3: 2, 1: 3, 5: 4, 6: 7, 7: 6})
         assert checkpointer.load({"kv": other.pages}) == 2
         assert other.contents() == {50: 50, 4: 104, 3: 103, 1: 101, 5: 105, 6: 106, 7: 107}
@@ -108,6 +108,7 @@ def test_the_set_of_pages_changes_between_saves(tmp_path: pathlib.Path) -> None:
         checkpointer.save(3, {"kv": server.pages}, wait=True)
         assert checkpointer.page_ids("kv") == []
         assert checkpointer.load({"kv": Server({}).pages}) == 3
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-3"]
 
 
 def test_one_generation_of_two_slots_is_not_one_content(tmp_path: pathlib.Path) -> None:

@@ -259,6 +259,10 @@ Result<nvme::Connected> Channel::connect(const nvme::Connect& connect, const nvm
   if (status.type == nvme::kConnectInvalidParameters.type && status.code == nvme::kConnectInvalidParameters.code) {
     return std::move(refused).with_hint("Is the NQN right? The target's discovery service names what it has");
   }
+  if (status.type == nvme::kSglOffsetInvalid.type && status.code == nvme::kSglOffsetInvalid.code) {
+    return std::move(refused).with_hint(
+        "Connect bears 1,024 bytes in its capsule: let the target take as many (nvmet: param_inline_data_size)");
+  }
   if (status.type == nvme::kConnectControllerBusy.type && status.code == nvme::kConnectControllerBusy.code) {
     return std::move(refused).with_hint("It has as many hosts as it takes: try again later");
   }

@@ -37,7 +37,7 @@ bench: build ## ours, our peers and the machine's limit in one go; results in be
 scale: build ## what a checkpoint costs 8 to 16,384 ranks, and how long it takes by a model that is checked here
 	@$(PYTHON) bench/run_scale.py
 
-fuzz: setup ## each codec's fuzzer for FUZZ_SECONDS (600) under ASan and UBSan
+fuzz: setup ## the fuzzer of each codec, and of a live target, for FUZZ_SECONDS (600) under ASan and UBSan
 	@tools/setup.sh fuzz
 	@tools/build.sh fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)

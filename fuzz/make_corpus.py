@@ -221,10 +221,32 @@ AUTHENTICATIONS = {
     "group": piece(1, auth(False, 1, 77, struct.pack("<BxBBHI", 32, 1, 1, 256, 5) + b"c" * 288)),
 }
 
+# Steps of target_fuzz.cc: each its number, the queue, and what it reads.
+UP = bytes([0, 0, 0, 1, 0, 0, 2, 0])  # queue 0 is the admin queue, and enabled
+IO = bytes([0, 1, 3, 3, 1, 1, 0])  # queue 1 is I/O queue 1, with both digests
+READS = bytes([4, 1, 1, 0, 2, 5, 1, 2, 60, 30, 4, 1, 205, 0, 255, 4, 1, 225, 0, 60, 4, 1, 241, 0, 255, 4, 1, 240, 0, 0])
+HOSTS = {
+    "reads": bytes([2]) + UP + IO + READS + bytes([8, 1]),
+    "reads_plain": bytes([5]) + UP + bytes([0, 1, 0, 3, 1, 1, 1]) + READS,
+    "unmapped": bytes([0]) + UP + IO + bytes([13, 2, 4, 1, 2, 0, 9, 14, 2, 14, 3, 4, 1, 2, 0, 70, 13, 3, 4, 1, 3, 0, 0, 8, 1]),
+    "unmapped_meanwhile": bytes([1]) + UP + IO + bytes([4, 1, 2, 0, 70] * 6 + [13, 2] + [4, 1, 2, 0, 70] * 3),
+    "pieces": bytes([0, 15, 0, 6, 15, 1, 14]) + UP + IO + bytes([15, 1, 0, 4, 1, 1, 0, 1, 15, 1, 0, 5, 1, 1, 0, 0, 8, 1]),
+    "asks": bytes([0]) + UP + b"".join(bytes([6, 0, what, which]) for what in range(6) for which in (0, 6, 8)) + bytes([8, 0]),
+    "discovery": bytes([0, 0, 0, 0, 1, 0, 8, 2, 0, 6, 0, 1, 3, 6, 0, 0, 1, 8, 0]),
+    "faults": bytes([0]) + b"".join(bytes([0, 2, 0, 11, 2, kind]) for kind in range(5)) + bytes([11, 3, 4]),
+    "damaged": bytes([0, 0, 0, 0]) + b"".join(bytes([10, 0, kind, 0, 0, at, 255, 1, 0, 0, 0]) for kind in range(4) for at in (4, 40)),
+    "raw": bytes([0, 9, 0, 8, 0, 0, 0x80, 0, 0x80, 0, 0, 0, 8, 0]),
+    "cut": bytes([0]) + UP + IO + bytes([4, 1, 2, 0, 70, 15, 1, 0, 4, 1, 2, 0, 70, 12, 1, 1, 12, 0, 2, 0, 1, 0, 12, 1, 3]),
+    "secrets": bytes([8]) + UP + IO + bytes([4, 1, 1, 0, 0, 7, 0, 0x7F, 5, 4, 0, 0, 0, 0, 8, 0]),
+    "disabled": bytes([0]) + UP + IO + READS + bytes([7, 0, 0x7F, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 8, 1, 1]),
+    "events": bytes([0]) + UP + bytes([6, 0, 4, 0] * 6 + [7, 0, 2, 1, 0x82, 0, 0, 0, 1, 0, 0, 0, 2, 3, 1, 2, 3, 4, 8, 0]),
+}
+
 
 def main() -> None:
     for folder, seeds in (("header", HEADERS), ("index", INDEXES), ("seal", SEALS), ("exchange", MESSAGES), ("lustre", LAYOUTS),
-                          ("manifest", MANIFESTS), ("pdu", PDUS), ("identify", IDENTITIES), ("auth", AUTHENTICATIONS)):
+                          ("manifest", MANIFESTS), ("pdu", PDUS), ("identify", IDENTITIES), ("auth", AUTHENTICATIONS),
+                          ("target", HOSTS)):
         shutil.rmtree(CORPUS / folder, ignore_errors=True)
         (CORPUS / folder).mkdir(parents=True)
         for name, text in seeds.items():

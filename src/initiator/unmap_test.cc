@@ -132,7 +132,9 @@ class UnmapTest : public ::testing::Test {
       HostOptions options;
       options.digests = digests;
       options.queues = 2;
+      // On a machine that is busy with other things nobody is to give up.
       options.read_deadline = std::chrono::seconds(60);
+      options.keep_alive = std::chrono::seconds(120);
       hosts_.push_back(
           *Host::connect({.address = target_->address(), .nqn = target_->subsystem().nqn, .nsid = 1}, options));
     }

@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=4096, help="1 MiB reads of a run (4096)")
     parser.add_argument("--bytes", type=data.parse_bytes, default=256 * MIB, help="size of the object (256MiB)")
     parser.add_argument("--connections", type=lambda text: [int(one) for one in text.split(",")], default=[1, 4, 16], help="1,4,16")
-    parser.add_argument("--shards", type=int, default=1, help="of the target (1)")
+    parser.add_argument("--shards", type=int, default=os.cpu_count() or 1, help="of the target, a thread each (one per core)")
     parser.add_argument("--tmpfs", type=pathlib.Path, default=pathlib.Path("/dev/shm"), help="where the file lies (/dev/shm)")
     parser.add_argument("--output", type=pathlib.Path, help="file of results, appended to (bench/results/DATE-nvme.jsonl)")
     parser.add_argument("--seed", type=int, default=1, help="of the order")

@@ -43,6 +43,8 @@ class ControllerSlot {
   // All its queues are to end: the admin connection is gone, or the host fell silent.
   void close() { closed_.store(true, std::memory_order_release); }
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // Of shards' buffers, by all its queues.
+  std::atomic<std::size_t> buffers_held{0};
   // The host disabled it or shut it down: its I/O queues are to end, while the admin queue still answers.
   [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 

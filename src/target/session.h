@@ -82,6 +82,8 @@ class Session {
   void read_done(const PendingRead& read, ReadResult result);
 
   [[nodiscard]] std::deque<Outgoing>& outgoing() { return outgoing_; }
+  // Null until Connect; lives longer than what is in outgoing().
+  [[nodiscard]] ControllerSlot* controller() const { return slot_.get(); }
   // Data digests were agreed on: read_done() needs the CRC, and the host will check it.
   [[nodiscard]] bool data_digests() const { return digests_.data; }
   // Its controller asks for the end of this connection.

@@ -27,6 +27,8 @@ constexpr auto kInitializationTimeout = std::chrono::seconds(10);
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(2);
 // A host that takes nothing for so long is gone, and holds memory that others wait for.
 constexpr auto kSendTimeout = std::chrono::seconds(30);
+// The same, when no memory is left and others do wait.
+constexpr auto kSendTimeoutWhenShort = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -179,7 +181,9 @@ void Shard::Impl::feed_starved() {
 bool Shard::Impl::overdue(const Connection& connection, Clock::TimePoint now) const {
   if (!connection.initialized && now - connection.since > kInitializationTimeout) return true;
   if (connection.no_more_input && now - connection.since > kGoodbyeTimeout) return true;
-  return connection.sending != nullptr && now - connection.progress > kSendTimeout;
+  const bool is_short = starved_ && buffers_.available() == 0;
+  const auto patience = is_short ? kSendTimeoutWhenShort : kSendTimeout;
+  return connection.sending != nullptr && now - connection.progress > patience;
 }
 
 void Shard::Impl::tick() {
@@ -195,6 +199,7 @@ void Shard::Impl::tick() {
     if (overdue(connection, now) || connection.session.ended_by_controller()) end(connection);
     reap(connection);
   }
+  feed_starved();  // with what those had that went
 }
 
 // A host that leaves, or falls silent, before it has proven itself as it has to.

@@ -54,7 +54,6 @@ struct Connection {
   Connection(Fd fd, Session::Environment environment) : socket(std::move(fd)), session(std::move(environment)) {}
 
   Fd socket;
-  std::size_t buffers_held = 0;  // the session's replies among them: it goes first
   Session session;
   std::string peer;
   std::array<std::byte, kReceiveBytes> received{};

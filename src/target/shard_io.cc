@@ -150,16 +150,16 @@ void Shard::Impl::advance(Connection& connection) {
 }
 
 void Shard::Impl::start_reads(Connection& connection) {
-  // One host that takes nothing must not hold all of the memory.
-  const std::size_t share = std::max<std::size_t>(1, options_.buffers / 4);
   while (const PendingRead* next = connection.session.waiting_read()) {
     if (!in_memory(*next).empty()) {
       answer_from_memory(connection, *connection.session.next_read());
       continue;
     }
-    std::byte* buffer = connection.buffers_held < share ? buffers_.take() : nullptr;
+    // A host that takes nothing holds as much as it leaves: half of the memory, the next such one half of the rest.
+    std::atomic<std::size_t>& held = connection.session.controller()->buffers_held;
+    std::byte* buffer = held.load() < buffers_.available() || held.load() == 0 ? buffers_.take() : nullptr;
     if (buffer == nullptr) break;
-    ++connection.buffers_held;
+    ++held;
     start_read(connection, *connection.session.next_read(), buffer);
   }
   if (connection.session.reads_waiting() > 0) starved_ = true;
@@ -244,11 +244,11 @@ void Shard::Impl::finish_read(FileRead& file_read, bool failed) {
   // The object is held with the buffer, until the kernel has let go of the bytes.
   struct Lease {
     Buffers& buffers;
-    Connection& of;
+    ControllerSlot& of;
     std::byte* buffer;
     Pieces pieces;
-    Lease(Buffers& from, Connection& connection, std::byte* taken, Pieces objects)
-        : buffers(from), of(connection), buffer(taken), pieces(std::move(objects)) {}
+    Lease(Buffers& from, ControllerSlot& host, std::byte* taken, Pieces objects)
+        : buffers(from), of(host), buffer(taken), pieces(std::move(objects)) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease() {
@@ -257,8 +257,9 @@ void Shard::Impl::finish_read(FileRead& file_read, bool failed) {
     }
   };
   std::shared_ptr<const void> held =
-      std::make_shared<const Lease>(buffers_, connection, buffer, file_read.pending.pieces);
-  if (!connection.ending) {
+      std::make_shared<const Lease>(buffers_, *connection.session.controller(), buffer, file_read.pending.pieces);
+  // A peer at fault has been told, and that is the last it hears.
+  if (!connection.ending && !connection.no_more_input) {
     connection.session.read_done(file_read.pending,
                                  {.status = status,
                                   .data = std::span<const std::byte>(buffer, file_read.pending.bytes),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "target/state.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 
 #include <array>
@@ -164,6 +166,17 @@ Result<State> decode_state(std::string_view text) {
   if (state.nqn.empty() || state.serial.empty() || state.uuid == nvme::Uuid{})
     return damaged("its identity is missing");
   return state;
+}
+
+Result<Fd> lock_state(const std::string& path) {
+  const std::string name = path + ".lock";
+  Fd file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return Error::from_errno(errno, "cannot open the lock of the target's state").with_path(name);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
+  if (errno != EWOULDBLOCK) return Error::from_errno(errno, "cannot lock the target's state").with_path(name);
+  return Error(ErrorCode::invalid_argument, "another target serves by this state")
+      .with_path(path)
+      .with_hint("Stop it, or give this target a state file of its own");
 }
 
 Result<std::optional<State>> load_state(const std::string& path) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/result.h"
 #include "nvme/fabrics.h"
 #include "os/file.h"
@@ -42,6 +43,9 @@ std::string encode(const State& state);
 // Errors: corrupt (damaged, or written by hand); unsupported (a newer format).
 Result<State> decode_state(std::string_view text);
 
+// Held as long as the descriptor is open: two targets must not give out addresses by one state. The lock is on an empty
+// file beside it, "PATH.lock", which stays. Error invalid_argument: another process has it.
+Result<Fd> lock_state(const std::string& path);
 // nullopt: there is no such file.
 Result<std::optional<State>> load_state(const std::string& path);
 // Durable when it returns.

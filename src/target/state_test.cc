@@ -61,6 +61,22 @@ TEST(State, ANewerFormatIsRefusedByName) {
   EXPECT_EQ(state.error().code(), ErrorCode::unsupported);
 }
 
+TEST(State, IsOfOneTargetAtATime) {
+  const testing::TempDir directory;
+  const std::string path = directory.file("state");
+  {
+    const Result<Fd> held = lock_state(path);
+    ASSERT_TRUE(held.ok()) << held.error().to_string();
+    const Result<Fd> second = lock_state(path);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().path(), path);
+    EXPECT_FALSE(second.error().hint().empty());
+    EXPECT_TRUE(lock_state(directory.file("other")).ok());
+  }
+  EXPECT_TRUE(lock_state(path).ok());
+  EXPECT_FALSE(lock_state(directory.file("missing/state")).ok());
+}
+
 TEST(State, LivesInAFile) {
   const testing::TempDir directory;
   const std::string path = directory.file("state");

@@ -36,7 +36,9 @@ Result<State> first_state(const TargetOptions& options) {
 Result<std::unique_ptr<Target>> Target::start(const TargetOptions& options) {
   IC_ASSERT(options.shards > 0);
   std::unique_ptr<Target> target(new Target);
-  // The port first: another target that serves this state must not lose its identity to us.
+  if (!options.state_path.empty()) {
+    IC_TRY(target->state_lock_, lock_state(options.state_path));
+  }
   IC_TRY(target->listener_, os::listen_tcp(options.listen));
   IC_TRY(target->address_, os::local_address(target->listener_));
   IC_TRY(target->state_, first_state(options));

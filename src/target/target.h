@@ -41,7 +41,7 @@ class Target {
   // Errors: those of Object::open, of the state file, and too_large.
   Result<Mapping> add(const std::string& path);
   // From now on its blocks answer with a definite error. False: no object begins there. What is being sent still holds
-  // the object: `released()` says when nothing does.
+  // the object.
   Result<bool> unmap(std::uint64_t first_block);
 
   [[nodiscard]] const os::SocketAddress& address() const { return address_; }
@@ -58,6 +58,7 @@ class Target {
   Fd listener_;
   nvme::Subsystem subsystem_;
   std::string state_path_;
+  Fd state_lock_;
   std::mutex state_mutex_;
   State state_;  // under state_mutex_
   std::unique_ptr<AddressSpace> space_;

@@ -11,7 +11,8 @@ TEST_F(TargetTest, HostsThatTakeNothingLeaveMemoryForOthersAndGetTheirsLater) {
   constexpr std::uint16_t kReads = 64;
   constexpr std::uint32_t kBlocks = 256;
   const std::unique_ptr<Target> target =
-      start({.shard = {.connections_max = 64, .buffers = 16, .zero_copy_from = 16384}});
+      start({.limits = {.controllers_per_host = 8},
+             .shard = {.connections_max = 64, .buffers = 16, .zero_copy_from = 16384}});
   const Mapping mapping = *target->add(object("large", std::size_t{kReads} << 20));
   const auto read_of = [&](std::uint16_t cid) {
     return command_bytes(nvme::encode_read({.first_block = mapping.first_block + cid * kBlocks, .blocks = kBlocks}, 1),

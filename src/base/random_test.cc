@@ -18,5 +18,13 @@ TEST(Random, EveryFillIsAnother) {
   fill_random({});
 }
 
+TEST(Random, HexHasTwoDigitsAByte) {
+  const std::string first = random_hex(8);
+  EXPECT_EQ(first.size(), 16U);
+  EXPECT_EQ(first.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_NE(first, random_hex(8));
+  EXPECT_EQ(random_hex(0), "");
+}
+
 }  // namespace
 }  // namespace infercluster

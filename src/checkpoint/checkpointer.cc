@@ -25,6 +25,8 @@
 namespace infercluster::checkpoint {
 namespace {
 
+// Saves that may be on their way to the root when another begins.
+constexpr std::size_t kDrainsMax = 2;
 constexpr auto kCancelDeadline = std::chrono::seconds(10);
 constexpr std::uint64_t kHeaderBytesGuessed = kMiB;  // of a segment: some ten thousand tensors' names
 
@@ -61,7 +63,7 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::save(std::uint64_t step,
   if (shared.fast) {
     job.report.fast = TierStatus::pending;
     unpin_fast();
-    IC_CHECK(wait_for_room(step, *job.ranks));
+    IC_CHECK(wait_for_drains(step, kDrainsMax, *job.ranks));
     job.report.tier_wait_seconds = seconds_between(job.started, steady_clock().now());
   }
   const std::shared_ptr<const Save> save = job.save;

@@ -67,8 +67,8 @@ struct Checkpointer::Impl {
 
   Status open_fast_directories();
   Status resume(const Resumption& one);
-  Status wait_for_room(std::uint64_t step, exchange::Exchange& ranks);
-  Status wait_for_drain(std::uint64_t step, exchange::Exchange& ranks);
+  // Until no save of the step is on its way to the root, and at most so many of others are.
+  Status wait_for_drains(std::uint64_t step, std::size_t others_max, exchange::Exchange& ranks);
   void unpin_fast();
   static DrainJob drain_of(SaveJob job);
   void add_drain(DrainJob job);  // mutex_ is held

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpointer does with a fast tier above its root.
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -15,8 +16,6 @@
 namespace infercluster::checkpoint {
 namespace {
 
-// Saves that may be on their way to the root when another begins.
-constexpr std::size_t kDrainsMax = 2;
 constexpr auto kLook = std::chrono::milliseconds(100);
 
 Result<Visible> decode_visible(const std::vector<std::string>& given) {
@@ -128,7 +127,7 @@ Result<std::optional<LoadPlace>> Checkpointer::Impl::choose(std::optional<std::u
     IC_TRY(const std::string text, ranks->decide("place", encode(parts), decision, deadline));
     IC_TRY(auto place, decode_place(text));
     if (place && place->kind == LoadPlace::Kind::draining) {
-      IC_CHECK(wait_for_drain(place->step, *ranks));
+      IC_CHECK(wait_for_drains(place->step, std::numeric_limits<std::size_t>::max(), *ranks));
       continue;
     }
     if (place && !place->notice.empty() && shared.rank == 0)
@@ -148,20 +147,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpointer::Impl::open_place(const LoadPla
 }
 
 // What ends on another rank ends this wait too.
-Status Checkpointer::Impl::wait_for_room(std::uint64_t step, exchange::Exchange& ranks) {
+Status Checkpointer::Impl::wait_for_drains(std::uint64_t step, std::size_t others_max, exchange::Exchange& ranks) {
   std::unique_lock lock(mutex_);
-  while (busy_.size() > kDrainsMax || busy_.contains(step)) {
-    changed_.wait_for(lock, kLook);
-    lock.unlock();
-    IC_CHECK(ranks.check());
-    lock.lock();
-  }
-  return {};
-}
-
-Status Checkpointer::Impl::wait_for_drain(std::uint64_t step, exchange::Exchange& ranks) {
-  std::unique_lock lock(mutex_);
-  while (busy_.contains(step)) {
+  while (busy_.size() > others_max || busy_.contains(step)) {
     changed_.wait_for(lock, kLook);
     lock.unlock();
     IC_CHECK(ranks.check());

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/directory.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <thread>
 
-#include "base/assert.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/thread.h"
 #include "checkpoint/names.h"
 #include "checksum/crc32c.h"
@@ -224,12 +222,7 @@ Result<std::optional<std::uint64_t>> newest_whole_step(io::FileCalls& calls, con
 }
 
 std::string random_id() {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  unsigned char bytes[8];
-  IC_ASSERT(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes);  // as the manual promises for 256 bytes at most
-  std::string id;
-  for (const unsigned char byte : bytes) id += {kDigits[byte >> 4], kDigits[byte & 15]};
-  return id;
+  return random_hex(8);
 }
 
 }  // namespace infercluster::checkpoint

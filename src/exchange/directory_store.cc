@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exchange/directory_store.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <span>
 #include <thread>
 
-#include "base/assert.h"
+#include "base/random.h"
 #include "checksum/crc32c.h"
 #include "exchange/cause.h"
 #include "exchange/wire.h"
@@ -69,15 +66,6 @@ std::string parent_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::string random_token() {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::array<unsigned char, 8> bytes{};
-  IC_ASSERT(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  std::string token;
-  for (const unsigned char byte : bytes) token += {kHex[byte >> 4], kHex[byte & 15]};
-  return token;
-}
-
 // Waits between two looks at the file system: 1 ms, then twice as long each time.
 class Pause {
  public:
@@ -103,7 +91,7 @@ DirectoryStore::DirectoryStore(std::string directory, int world, std::shared_ptr
     : directory_(std::move(directory)),
       pause_max_(std::clamp<Clock::Duration>(world * 125us, 50ms, 2s)),
       files_(std::move(files)),
-      own_(random_token()) {}
+      own_(random_hex(8)) {}
 
 DirectoryStore::~DirectoryStore() {
   if (!spare_.empty()) (void)files_->remove(spare_);

@@ -4,12 +4,10 @@
 // a killed run's roster leads nobody astray. Rank 0 begins by wiping what a killed run left as hello/RANK: whoever is
 // alive says it again. And it watches them until all ranks have come to the first round in the folder, and sets another
 // roster when one changes: a process was started anew.
-#include <sys/random.h>
 
-#include <array>
 #include <mutex>
 
-#include "base/assert.h"
+#include "base/random.h"
 #include "exchange/rounds.h"
 #include "exchange/wire.h"
 
@@ -29,15 +27,6 @@ Clock::TimePoint now() {
 }
 
 // 32 hexadecimal digits.
-std::string random_word() {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::array<unsigned char, 16> bytes{};
-  IC_ASSERT(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  std::string word;
-  for (const unsigned char byte : bytes) word += {kHex[byte >> 4], kHex[byte & 15]};
-  return word;
-}
-
 std::string hello_key(int rank) {
   return std::string(kHelloFolder) + "/" + std::to_string(rank);
 }
@@ -98,7 +87,7 @@ std::optional<Roster> decode_roster(std::string_view bytes) {
 class Membership {
  public:
   Membership(std::shared_ptr<Store> store, Member member)
-      : store_(std::move(store)), member_(member), hello_{random_word(), member.world} {}
+      : store_(std::move(store)), member_(member), hello_{random_hex(16), member.world} {}
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
   ~Membership() {
@@ -277,7 +266,7 @@ Result<std::unique_ptr<Exchange>> Joiner::lead() {
                                                                    std::to_string(world) + ", rank 0 of " +
                                                                    std::to_string(member_.world))});
     }
-    Roster roster{.folder = "job-" + random_word()};
+    Roster roster{.folder = "job-" + random_hex(16)};
     for (const Hello& hello : hellos) roster.words.push_back(hello.word);
     const std::string folder = roster.folder;
     IC_CHECK(set_roster(std::move(roster)));

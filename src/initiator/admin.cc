@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "initiator/admin.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "base/units.h"
 #include "initiator/authenticate.h"
 
@@ -40,9 +38,7 @@ Result<nvme::ConnectData> who_am_i(const HostOptions& options, std::string subsy
                          .controller_id = nvme::kAnyController,
                          .subsystem_nqn = std::move(subsystem),
                          .host_nqn = options.host_nqn};
-  if (getrandom(self.host_id.data(), self.host_id.size(), 0) != static_cast<ssize_t>(self.host_id.size())) {
-    return Error::from_errno(errno, "cannot get random numbers");
-  }
+  fill_random(self.host_id);
   if (self.host_nqn.empty()) self.host_nqn = "nqn.2014-08.org.nvmexpress:uuid:" + nvme::to_string(self.host_id);
   IC_CHECK(nvme::check_nqn(self.host_nqn));
   return self;

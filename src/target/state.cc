@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 
 #include <array>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <cstdio>
 #include <span>
 
+#include "base/random.h"
 #include "base/units.h"
 #include "checksum/crc32c.h"
 #include "target/address_space.h"
@@ -113,14 +113,11 @@ Status take_line(std::string_view line, State& state) {
 
 Result<State> new_state(std::string nqn) {
   State state;
-  if (getrandom(state.uuid.data(), state.uuid.size(), 0) != static_cast<ssize_t>(state.uuid.size())) {
-    return Error::from_errno(errno, "cannot get random numbers");
-  }
+  fill_random(state.uuid);
   // Where its addresses begin is as random: a host that was connected to an older namespace may ask for old blocks
   // before it has noticed the new UUID, and must find nothing there.
   std::uint32_t slot = 0;
-  if (getrandom(&slot, sizeof(slot), 0) != static_cast<ssize_t>(sizeof(slot)))
-    return Error::from_errno(errno, "cannot get random numbers");
+  fill_random(std::as_writable_bytes(std::span(&slot, 1)));
   state.high_water_block = kEdgeBlocks + slot % (kSpaceBlocks / 2 / kHighWaterStepBlocks) * kHighWaterStepBlocks;
   // Version 4, variant 1 (RFC 4122, section 4.4).
   state.uuid[6] = (state.uuid[6] & std::byte{0x0F}) | std::byte{0x40};

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pathlib
@@ -28,6 +29,18 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Runs a test on both backends."""
     monkeypatch.setenv("INFERCLUSTER_BACKEND", request.param)
     yield request.param
+
+
+@pytest.fixture
+def double() -> Iterator[gpu_double.Control]:
+    """The driver's double, with nothing in it, and copies that take a moment."""
+    gc.collect()
+    made = gpu_double.Control()
+    made.reset()
+    made.set_plan("delay_us=0..300 seed=11")
+    yield made
+    made.set_plan("")
+    gc.collect()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import pathlib
 from collections.abc import Iterator
@@ -21,17 +20,6 @@ from conftest import random_bytes, write_file
 import infercluster
 from infercluster import Checkpointer, _dtypes
 from infercluster._checkpoint import tensors
-
-
-@pytest.fixture
-def double() -> Iterator[gpu_double.Control]:
-    gc.collect()
-    made = gpu_double.Control()
-    made.reset()
-    made.set_plan("delay_us=0..500 seed=5")
-    yield made
-    made.set_plan("")
-    gc.collect()
 
 
 def on_device(folder: pathlib.Path, seed: int, device: str = "cuda:0") -> dict[str, Any]:

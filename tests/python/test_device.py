@@ -7,7 +7,7 @@ import gc
 import json
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gpu_double
@@ -19,16 +19,6 @@ import infercluster
 from infercluster import _core, _device
 
 BLOCK = 1 << 20
-
-@pytest.fixture
-def double() -> Iterator[gpu_double.Control]:
-    gc.collect()
-    made = gpu_double.Control()
-    made.reset()
-    made.set_plan("delay_us=0..300 seed=11")
-    yield made
-    made.set_plan("")
-    gc.collect()
 
 
 def contents(tensor: infercluster.DeviceTensor) -> bytes:

@@ -29,6 +29,9 @@ Result<std::shared_ptr<const Object>> Object::open(const std::string& path) {
   struct statfs system {};
   object->on_tmpfs_ = ::fstatfs(object->fd_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC;
   object->map_ = os::SealedMap::of(object->fd_, size);
+  if (object->map_) {
+    object->verified_ = std::vector<std::atomic<std::uint64_t>>(align_up(size, 64 * kBlockBytes) / (64 * kBlockBytes));
+  }
   object->block_crcs_.reserve(align_up(size, kBlockBytes) / kBlockBytes);
   std::vector<std::byte> piece(kPieceBytes);
   for (std::uint64_t offset = 0; offset < size; offset += kPieceBytes) {

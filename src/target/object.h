@@ -3,6 +3,7 @@
 // against it, whatever has become of the disk meanwhile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@ namespace infercluster::target {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
 
-// Immutable, so any thread may use it. Whoever holds one keeps the file open, also when it was unmapped or unlinked.
+// Its content never changes, so any thread may use it. Whoever holds one keeps the file open, also when it was unmapped or unlinked.
 class Object {
  public:
   // Reads the whole file once. Errors: those of opening and reading; invalid_argument (an empty file); changed (it was
@@ -39,6 +40,15 @@ class Object {
   // CRC32C of a block, with its padding.
   [[nodiscard]] std::uint32_t crc(std::uint64_t block) const { return block_crcs_[block]; }
 
+  // A block in sealed memory that was once held against its checksum needs no second look: nobody can change it. Never
+  // so of a block in a file.
+  [[nodiscard]] bool verified(std::uint64_t block) const {
+    return map_ && (verified_[block / 64].load(std::memory_order_relaxed) >> block % 64 & 1) != 0;
+  }
+  void set_verified(std::uint64_t block) const {
+    if (map_) verified_[block / 64].fetch_or(std::uint64_t{1} << block % 64, std::memory_order_relaxed);
+  }
+
  private:
   Object() = default;
 
@@ -48,6 +58,7 @@ class Object {
   std::optional<os::SealedMap> map_;
   bool on_tmpfs_ = false;
   std::vector<std::uint32_t> block_crcs_;
+  mutable std::vector<std::atomic<std::uint64_t>> verified_;  // a bit per block; empty: not in sealed memory
 };
 
 }  // namespace infercluster::target

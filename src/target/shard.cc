@@ -236,9 +236,12 @@ nvme::CommandStatus Shard::Impl::verify(const Connection& connection, const Pend
         whole = checksum::crc32c_combine(whole, expected, kBlockBytes);
         continue;
       }
-      if (!piece.object) continue;
+      if (!piece.object || piece.object->verified(piece.first_block + block)) continue;
       ++counters.blocks_verified;
-      if (checksum::crc32c(data.subspan(at, kBlockBytes)) == expected) continue;
+      if (checksum::crc32c(data.subspan(at, kBlockBytes)) == expected) {
+        piece.object->set_verified(piece.first_block + block);
+        continue;
+      }
       ++counters.blocks_corrupt;
       log_error(piece.object->path() + ": offset " + std::to_string((piece.first_block + block) * kBlockBytes) +
                 ": the block is no longer what it was when the file was added. Nothing of it was sent. Check the disk, "

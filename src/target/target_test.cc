@@ -96,6 +96,28 @@ TEST_F(TargetTest, AnObjectInSealedMemoryIsSentFromWhereItLiesAlsoWhenItIsUnmapp
   EXPECT_EQ(counters.blocks_verified.load(), 64U * 32);
 }
 
+// Nobody can change sealed memory; a file may be another one by the next read.
+TEST_F(TargetTest, WithoutDataDigestsABlockIsVerifiedOnceInSealedMemoryAndEachTimeFromAFile) {
+  const std::unique_ptr<Target> target = start();
+  const Mapping sealed = *target->add(sealed_object("sealed", (1 << 20) - 100));
+  const Mapping file = *target->add(object("file", 1 << 20));
+  SocketQueue admin(*target);
+  const std::uint16_t controller = admin.bring_up(*target);
+  SocketQueue io(*target);
+  ASSERT_TRUE(io.open_io(*target, controller, 1).status.ok());
+  const auto verified_by = [&](std::uint64_t first_block, std::uint32_t blocks) {
+    const std::uint64_t before = target->counters()[0]->blocks_verified.load();
+    const nvme::Command read = nvme::encode_read({.first_block = first_block, .blocks = blocks}, 1);
+    EXPECT_TRUE(io.command(read, blocks * 4096).status.ok());
+    return target->counters()[0]->blocks_verified.load() - before;
+  };
+  EXPECT_EQ(verified_by(sealed.first_block + 100, 3), 3U);
+  EXPECT_EQ(verified_by(sealed.first_block, 256), 253U);  // the last one with its padding
+  EXPECT_EQ(verified_by(sealed.first_block, 256), 0U);
+  EXPECT_EQ(verified_by(file.first_block, 256), 256U);
+  EXPECT_EQ(verified_by(file.first_block, 256), 256U);
+}
+
 TEST_F(TargetTest, WithDataDigestsNoByteIsLookedAt) {
   const std::unique_ptr<Target> target = start();
   const Mapping mapping = *target->add(object("data", 1 << 20));

@@ -53,12 +53,7 @@ class Ranks:
             self.ask(rank, size, paths[rank], options[rank], (hooks or {}).get(rank))
         return [self.answer(rank) for rank in range(size)]
 
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for process in self._processes:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
@@ -69,3 +64,11 @@ class Ranks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

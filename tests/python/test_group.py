@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import random_bytes, write_file
+from conftest import FAILED, random_bytes, write_file
 from group_ranks import Ranks
 from group_worker import digest
 
@@ -25,9 +25,24 @@ ALL_DTYPES = {
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(4, tmp_path_factory.mktemp("ranks") / "store") as started:
-        yield started
+def kept_ranks() -> Iterator[list[Ranks]]:
+    """Four ranks once started; empty: a test has to start them."""
+    kept: list[Ranks] = []
+    yield kept
+    for started in kept:
+        started.close()
+
+
+@pytest.fixture
+def ranks(
+    kept_ranks: list[Ranks], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ranks]:
+    """Four ranks, kept from test to test: one that failed takes its own with it."""
+    if not kept_ranks:
+        kept_ranks.append(Ranks(4, tmp_path_factory.mktemp("ranks") / "store"))
+    yield kept_ranks[0]
+    if request.node.stash.get(FAILED, False):
+        kept_ranks.pop().close()
 
 
 @pytest.fixture(scope="module")

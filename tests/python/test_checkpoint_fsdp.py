@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import fsdp_worker
 import torch
 import torch.distributed as dist
+from rank_process import RankProcess
 
 import infercluster
 
@@ -21,10 +20,9 @@ def test_fsdp_over_tensor_parallelism_comes_back_whole(tmp_path: pathlib.Path) -
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TEST_STORE": str(store.port), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "4"}
     root = tmp_path / "checkpoints"
     ranks = [
-        subprocess.Popen([sys.executable, fsdp_worker.__file__, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                         env={**environment, "RANK": str(rank)})
+        RankProcess(fsdp_worker.__file__, [str(root)], {**environment, "RANK": str(rank)})
         for rank in range(4)
-    ]  # fmt: skip
+    ]
     for rank in ranks:
         output, errors = rank.communicate(timeout=180)
         assert rank.returncode == 0, errors

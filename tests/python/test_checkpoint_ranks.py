@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from rank_process import RankProcess
 
 _stores: list[dist.TCPStore] = []
 WORKER = pathlib.Path(__file__).parent / "checkpoint_worker.py"
@@ -19,22 +18,19 @@ WORKER = pathlib.Path(__file__).parent / "checkpoint_worker.py"
 
 def start(
     root: pathlib.Path, world: int, group: str, actions: list[str] | list[list[str]], environment: dict[str, str] | None = None
-) -> list[subprocess.Popen[str]]:
+) -> list[RankProcess]:
     # Lives in this process, so that no rank's death or limits harm it; each job has a fresh one.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     _stores.append(store)
     by_rank = [action if isinstance(action, list) else actions for action in (actions * world)[:world]]
     common = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TEST_STORE": str(store.port), "OMP_NUM_THREADS": "1", **(environment or {})}
     return [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(root), group, *by_rank[rank]], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**common, "RANK": str(rank), "WORLD_SIZE": str(world)},
-        )
+        RankProcess(WORKER, [str(root), group, *by_rank[rank]], {**common, "RANK": str(rank), "WORLD_SIZE": str(world)})
         for rank in range(world)
-    ]  # fmt: skip
+    ]
 
 
-def answers(process: subprocess.Popen[str], code: int = 0) -> list[Any]:
+def answers(process: RankProcess, code: int = 0) -> list[Any]:
     output, errors = process.communicate(timeout=180)
     assert process.returncode == code, errors
     return [json.loads(line) for line in output.splitlines()]

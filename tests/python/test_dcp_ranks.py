@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from rank_process import RankProcess
 
 _stores: list[dist.TCPStore] = []
 WORKER = pathlib.Path(__file__).parent / "dcp_worker.py"
@@ -25,12 +24,9 @@ def run(root: pathlib.Path, world: int, worlds: str, actions: list[str]) -> list
     _stores.append(store)
     common = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TEST_STORE": str(store.port), "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(root), worlds, *actions], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**common, "RANK": str(rank), "WORLD_SIZE": str(world)},
-        )
+        RankProcess(WORKER, [str(root), worlds, *actions], {**common, "RANK": str(rank), "WORLD_SIZE": str(world)})
         for rank in range(world)
-    ]  # fmt: skip
+    ]
     results = []
     for process in processes:
         output, errors = process.communicate(timeout=900)

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/part_saver.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/restore_together.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/staging_pool.h"
 #include "exchange/callback_store.h"

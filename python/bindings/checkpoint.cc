@@ -25,8 +25,8 @@
 #include "exchange.h"
 #include "gil.h"
 #include "infercluster/checkpoint.h"
+#include "restore.h"
 #include "running.h"
-#include "safetensors/dtype.h"
 #include "tensors.h"
 
 namespace nb = nanobind;
@@ -43,10 +43,6 @@ struct Owner {
 };
 using Checkpointer = Running<Owner>;
 using Saved = std::shared_ptr<checkpoint::Save>;
-
-nb::str as_text(std::string_view text) {
-  return nb::str(text.data(), text.size());
-}
 
 using Fast = std::pair<nb::bytes, std::uint64_t>;  // path, and how many checkpoints stay there
 
@@ -82,22 +78,11 @@ Saved save(const Checkpointer& self, std::uint64_t step, const Tensors& tensors,
       without_gil([&] { return owner->checkpointer->save(step, tensors.state(std::move(metadata)), options); })));
 }
 
-ErrorCode code_of(std::string_view name) {
-  for (int i = 0; i < static_cast<int>(ErrorCode::internal); ++i) {
-    const auto code = static_cast<ErrorCode>(i);
-    if (name_of(code) == name) return code;
-  }
-  return ErrorCode::internal;
-}
-
-// `failed`: the code's name, errno and message of what this rank met with, or None.
-void conclude(const Checkpointer& self, const std::optional<std::tuple<std::string, int, std::string>>& failed) {
+// `failed`: what this rank met with, or None.
+void conclude(const Checkpointer& self, const std::optional<Described>& failed) {
   const auto owner = self.get();
   Status own;
-  if (failed) {
-    const auto& [code, number, message] = *failed;
-    own = Error(code_of(code), message).with_errno(number);
-  }
+  if (failed) own = error_of(*failed);
   unwrap(without_gil([&] { return owner->checkpointer->conclude(own); }));
 }
 
@@ -153,19 +138,6 @@ void bind_save(nb::module_& module) {
       .def("raise_error", [](const checkpoint::Save& self,
                              bool fast) { unwrap(without_gil([&] { return self.wait(tier_of(fast)); })); })
       .def("report", &report_of);
-}
-
-nb::dict load_report_of(const checkpoint::RestoreReport& report) {
-  nb::dict result;
-  result["bytes"] = report.bytes_wanted;
-  result["bytes_read"] = report.bytes_read;
-  result["bytes_received"] = report.bytes_received;
-  result["node_ranks"] = report.node_ranks;
-  result["segments"] = report.segments;
-  result["seconds"] = report.seconds;
-  result["tier"] = "root";  // the package knows better where it is not
-  result["notice"] = "";
-  return result;
 }
 
 nb::dict restore_together(const Checkpointer& self, const Checkpoint& checkpoint, const Tensors& tensors) {
@@ -232,85 +204,6 @@ void bind_checkpointer(nb::module_& module) {
   module.def("open_checkpointer", &open, nb::arg("root"), nb::arg("ranks").none(), nb::arg("keep"),
              nb::arg("keep_every"), nb::arg("arena_bytes"), nb::arg("max_write_rate"), nb::arg("call_seconds"),
              nb::arg("write_seconds"), nb::arg("fast").none());
-}
-
-std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::optional<std::uint64_t> step) {
-  const std::string path = string_of(root);
-  return unwrap(without_gil([&] { return checkpoint::open_at(path, step); }));
-}
-
-std::shared_ptr<Checkpoint> open_in(const nb::bytes& directory) {
-  const std::string path = string_of(directory);
-  return unwrap(without_gil([&]() -> Result<std::unique_ptr<Checkpoint>> {
-    io::FileCalls& calls = io::system_files();
-    IC_TRY(const io::Directory opened, calls.open_directory(path));
-    return Checkpoint::open_directory(calls, opened);
-  }));
-}
-
-bool is_stock(const nb::bytes& directory) {
-  const std::string path = string_of(directory);
-  return unwrap(without_gil([&]() -> Result<bool> {
-    const auto opened = io::system_files().open_directory(path);
-    return opened.ok() ? checkpoint::is_stock_dcp(io::system_files(), *opened) : Result<bool>(false);
-  }));
-}
-
-// By tensor: offsets and lengths of what each chunk holds, but for chunks without elements.
-nb::dict boxes_of(const Checkpoint& self) {
-  nb::dict result;
-  for (const auto& [name, tensor] : self.tensors()) {
-    nb::list boxes;
-    for (const auto& part : tensor.parts) {
-      const manifest::Chunk& chunk = self.indexes()[part.index].chunks[part.chunk];
-      if (chunk.bytes > 0)
-        boxes.append(nb::make_tuple(nb::tuple(nb::cast(chunk.box.offsets)), nb::tuple(nb::cast(chunk.box.lengths))));
-    }
-    result[as_text(name)] = boxes;
-  }
-  return result;
-}
-
-// name -> (dtype, shape, how many chunks)
-nb::dict tensors_of(const Checkpoint& self) {
-  nb::dict result;
-  for (const auto& [name, tensor] : self.tensors()) {
-    result[as_text(name)] = nb::make_tuple(as_text(safetensors::name_of(tensor.dtype)),
-                                           nb::tuple(nb::cast(tensor.shape)), tensor.parts.size());
-  }
-  return result;
-}
-
-// By rank that saved: key -> text
-nb::list metadata_of(const Checkpoint& self) {
-  nb::list result;
-  for (const manifest::Index& index : self.indexes()) {
-    nb::dict texts;
-    for (const auto& [key, text] : index.metadata) texts[as_text(key)] = as_text(text);
-    result.append(texts);
-  }
-  return result;
-}
-
-nb::dict restore(const Checkpoint& self, const Tensors& tensors) {
-  const std::vector<checkpoint::Target> targets = tensors.targets();
-  return load_report_of(unwrap(without_gil([&] { return self.restore(targets, tensors.restore_options()); })));
-}
-
-void bind_restore(nb::module_& module) {
-  nb::class_<Checkpoint>(module, "Checkpoint")
-      .def_prop_ro("path", [](const Checkpoint& self) { return self.path(); })
-      .def_prop_ro("step", [](const Checkpoint& self) { return self.commit().step; })
-      .def_prop_ro("world", [](const Checkpoint& self) { return self.commit().world; })
-      .def_prop_ro("epoch", [](const Checkpoint& self) { return self.commit().epoch; })
-      .def_prop_ro("save_id", [](const Checkpoint& self) { return self.commit().save_id; })
-      .def("tensors", &tensors_of)
-      .def("boxes", &boxes_of)
-      .def("metadata", &metadata_of)
-      .def("restore", &restore, nb::arg("tensors"));
-  module.def("open_checkpoint", &open_step, nb::arg("root"), nb::arg("step"));
-  module.def("is_stock_dcp", &is_stock, nb::arg("directory"));
-  module.def("open_checkpoint_in", &open_in, nb::arg("directory"));
 }
 
 using PartSaver = Running<checkpoint::PartSaver>;

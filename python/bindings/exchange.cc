@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <memory>
@@ -11,11 +13,13 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 #include "errors.h"
 #include "gil.h"
 #include "infercluster/checkpoint.h"
+#include "restore.h"
 
 namespace nb = nanobind;
 
@@ -88,10 +92,27 @@ Ranks in_directory(const nb::bytes& directory, const std::string& name, int rank
   return {unwrap(without_gil([&] { return exchange::open_in_directory(path, name, {rank, world}, deadline); }))};
 }
 
-Ranks over_store(nb::object store, int rank, int world, double seconds) {
+// `in_job`: exchange::Member has it.
+Ranks over_store(nb::object store, int rank, int world, double seconds, std::vector<int> in_job, int job_world) {
   auto shared = exchange::make_callback_store(callbacks_of(PythonStore(std::move(store))));
   const exchange::Deadline deadline = deadline_after(seconds);
-  return {unwrap(without_gil([&] { return exchange::open_over_store(std::move(shared), {rank, world}, deadline); }))};
+  exchange::Member member{rank, world, std::move(in_job), job_world};
+  return {
+      unwrap(without_gil([&] { return exchange::open_over_store(std::move(shared), std::move(member), deadline); }))};
+}
+
+std::vector<nb::bytes> gather(const Ranks& self, const std::string& tag, const nb::bytes& given, double seconds) {
+  const std::string bytes = string_of(given);
+  std::vector<nb::bytes> all;
+  for (const std::string& of_rank :
+       unwrap(without_gil([&] { return self.exchange->gather(tag, bytes, deadline_after(seconds)); })))
+    all.push_back(as_bytes(of_rank));
+  return all;
+}
+
+// Raises the first cause.
+void end_with(const Ranks& self, const Described& failed, double seconds) {
+  raise(without_gil([&] { return self.exchange->abort(error_of(failed), 0, deadline_after(seconds)); }));
 }
 
 }  // namespace
@@ -99,10 +120,13 @@ Ranks over_store(nb::object store, int rank, int world, double seconds) {
 void bind_exchange(nb::module_& module) {
   nb::class_<Ranks>(module, "Ranks")
       .def_prop_ro("rank", [](const Ranks& self) { return self.exchange->rank(); })
-      .def_prop_ro("world", [](const Ranks& self) { return self.exchange->world(); });
+      .def_prop_ro("world", [](const Ranks& self) { return self.exchange->world(); })
+      .def("gather", &gather, nb::arg("tag"), nb::arg("given"), nb::arg("seconds"))
+      .def("end_with", &end_with, nb::arg("failed"), nb::arg("seconds"));
   module.def("ranks_in_directory", &in_directory, nb::arg("directory"), nb::arg("name"), nb::arg("rank"),
              nb::arg("world"), nb::arg("seconds"));
-  module.def("ranks_over_store", &over_store, nb::arg("store"), nb::arg("rank"), nb::arg("world"), nb::arg("seconds"));
+  module.def("ranks_over_store", &over_store, nb::arg("store"), nb::arg("rank"), nb::arg("world"), nb::arg("seconds"),
+             nb::arg("in_job") = std::vector<int>(), nb::arg("job_world") = 0);
 }
 
 }  // namespace infercluster::python

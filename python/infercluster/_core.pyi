@@ -2,7 +2,7 @@
 """The extension module, for the type checker. For the package itself: users take infercluster."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ._types import LoadReport, Report, SaveReport
 
@@ -116,9 +116,16 @@ class Ranks:
     def rank(self) -> int: ...
     @property
     def world(self) -> int: ...
+    def gather(self, tag: str, given: bytes, seconds: float) -> list[bytes]:
+        """What each gave, by rank."""
+    def end_with(self, failed: tuple[str, int, str], seconds: float) -> NoReturn:
+        """Raises the first cause, as every other call of any of the ranks does from now on."""
 
 def ranks_in_directory(directory: bytes, name: str, rank: int, world: int, seconds: float) -> Ranks: ...
-def ranks_over_store(store: Any, rank: int, world: int, seconds: float) -> Ranks: ...
+def ranks_over_store(
+    store: Any, rank: int, world: int, seconds: float, in_job: Sequence[int] = (), job_world: int = 0
+) -> Ranks:
+    """`in_job`: where these are some ranks of a job of `job_world`, their numbers there, which messages have."""
 
 class Mesh: ...
 
@@ -230,6 +237,14 @@ class Checkpoint:
         """By rank that saved."""
 
     def restore(self, tensors: Tensors) -> LoadReport: ...
+
+def neighbourhood() -> str:
+    """Ranks for which this is equal can share what they read; empty: this one is alone."""
+
+def restore_by(
+    ranks: Ranks, checkpoint: Checkpoint, tensors: Tensors, met_seconds: float, done_seconds: float
+) -> LoadReport:
+    """By all of the ranks, for the same save: succeeds on all, or fails on all with the first cause."""
 
 def open_checkpoint(root: bytes, step: int | None) -> Checkpoint:
     """None: the latest. `root` may be the directory of one checkpoint."""

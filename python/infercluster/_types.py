@@ -130,12 +130,13 @@ class SaveReport(TypedDict):
 
 
 class LoadReport(TypedDict):
-    """What this rank read in a Checkpointer.load."""
+    """What this rank read in a Checkpointer.load, or through infercluster.dcp.Reader."""
 
     bytes: int  # of all that was loaded
     bytes_read: int  # by this rank from storage: whole checksum blocks, each once
     bytes_received: int  # read by other ranks of the node, for this one too
     node_ranks: int  # that shared their reads
+    node_bytes_read: int  # by all of them together
     segments: int  # that this rank opened
     seconds: float
     tier: str  # "fast" or "root"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/restore_together.h"
 #include "exchange/wire.h"
 
 namespace infercluster::checkpoint {
@@ -20,12 +21,6 @@ constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30;
 constexpr auto kLook = 100ms;  // between two looks whether the job goes on
 
 constexpr const char* kSwitch = "INFERCLUSTER_RESTORE_SHARED";
-
-// Where this process may be reached; empty: nowhere.
-std::string neighbourhood() {
-  const char* const value = std::getenv(kSwitch);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
-  return value != nullptr && std::string_view(value) == "0" ? std::string() : os::socket_neighbourhood();
-}
 
 std::string name_of_door(const std::string& door) {
   return "infercluster-" + door;
@@ -46,24 +41,25 @@ std::string encode(const Presence& presence) {
 
 // Rank 0's answer: ranks in runs of one node each, then each node's door. Most launchers number node by node, so that
 // it has a few bytes per node.
-Result<std::string> nodes_of(const std::vector<std::string>& given) {
+Result<std::string> nodes_of(const exchange::Exchange& job, const std::vector<std::string>& given) {
   std::map<std::string, std::uint64_t> numbers;
   std::vector<std::string> doors;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;  // ranks, node
   std::string content;
   for (std::size_t rank = 0; rank < given.size(); ++rank) {
+    const std::string name = "rank " + std::to_string(job.called(static_cast<int>(rank)));
     exchange::Reader in(given[rank]);
     const std::string node(in.text());
     const std::string door(in.text());
     const std::string_view its_content = in.text();
     if (!in.complete()) {
-      return Error(ErrorCode::corrupt, "what rank " + std::to_string(rank) + " says of itself cannot be read")
+      return Error(ErrorCode::corrupt, "what " + name + " says of itself cannot be read")
           .with_hint("Do all ranks run the same version?");
     }
     if (rank == 0) content = its_content;
     if (its_content != content) {
-      return Error(ErrorCode::invalid_argument,
-                   "rank " + std::to_string(rank) + " restores " + std::string(its_content) + ", and rank 0 " + content)
+      return Error(ErrorCode::invalid_argument, name + " restores " + std::string(its_content) + ", and rank " +
+                                                    std::to_string(job.called(0)) + " " + content)
           .with_hint("All ranks restore the same checkpoint in one call");
     }
     const std::string key = node.empty() ? "rank " + std::to_string(rank) : node;
@@ -125,12 +121,18 @@ std::string encode(const std::vector<std::string>& texts) {
 
 }  // namespace
 
+std::string neighbourhood() {
+  const char* const value = std::getenv(kSwitch);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+  return value != nullptr && std::string_view(value) == "0" ? std::string() : os::socket_neighbourhood();
+}
+
 Status Neighbours::meet(const std::string& content, exchange::Deadline deadline) {
   // It listens before anybody is told of it.
   const std::string door = random_id() + random_id();
   IC_TRY(listener_, os::LocalListener::open(name_of_door(door), job_.world()));
   const Presence own{neighbourhood(), door, content};
-  IC_TRY(const std::string answer, job_.decide("nodes", encode(own), &nodes_of, deadline));
+  const auto decide = [this](const std::vector<std::string>& given) { return nodes_of(job_, given); };
+  IC_TRY(const std::string answer, job_.decide("nodes", encode(own), decide, deadline));
   IC_TRY(Node node, decode_node(answer, job_.rank()));
   ranks_ = std::move(node.ranks);
   self_ = static_cast<std::size_t>(std::ranges::find(ranks_, job_.rank()) - ranks_.begin());
@@ -163,8 +165,7 @@ Status Neighbours::let_in_others(exchange::Deadline deadline) {
         break;
       }
     } else if (steady_clock().now() >= deadline) {
-      return Error(ErrorCode::timed_out,
-                   "rank " + std::to_string(ranks_[*missing.begin()]) + " of this node did not come to restore");
+      return Error(ErrorCode::timed_out, name_of(*missing.begin()) + " of this node did not come to restore");
     }
   }
   std::ranges::sort(connections_, {}, &Connection::to);
@@ -206,7 +207,7 @@ Result<os::LocalSocket::Message> Neighbours::receive(Connection& from, exchange:
   while (!from.socket.wait_readable(steady_clock().now() + kLook)) {
     IC_CHECK(check_job());
     if (steady_clock().now() < deadline) continue;
-    return Error(ErrorCode::timed_out, "rank " + std::to_string(ranks_[from.to]) + " of this node did not answer");
+    return Error(ErrorCode::timed_out, name_of(from.to) + " of this node did not answer");
   }
   auto message = from.socket.receive(kMessageBytesMax, deadline);
   if (!message.ok() && from.socket.ended()) return has_ended(from.to);
@@ -217,7 +218,7 @@ Result<os::LocalSocket::Message> Neighbours::receive(Connection& from, exchange:
 Status Neighbours::check_job() {
   const Clock::TimePoint now = steady_clock().now();
   if (now < next_check_) return {};
-  next_check_ = now + std::max<Clock::Duration>(kLook, job_.world() * 125us);
+  next_check_ = now + std::max<Clock::Duration>(kLook, job_.job_world() * 125us);
   return job_.check();
 }
 
@@ -233,9 +234,13 @@ Status Neighbours::look() const {
   return {};
 }
 
+std::string Neighbours::name_of(std::size_t neighbour) const {
+  return "rank " + std::to_string(job_.called(ranks_[neighbour]));
+}
+
 Error Neighbours::has_ended(std::size_t neighbour) const {
-  return Error(ErrorCode::io, "the process of rank " + std::to_string(ranks_[neighbour]) +
-                                  " ended while the ranks of its node restored together")
+  return Error(ErrorCode::io,
+               "the process of " + name_of(neighbour) + " ended while the ranks of its node restored together")
       .with_hint("See what ended it; the kernel's log says so where memory ran out");
 }
 

@@ -22,8 +22,9 @@ class Neighbours {
   explicit Neighbours(exchange::Exchange& job) : job_(job) {}
 
   // First, once, by all ranks of the job. `content`: what they are about to do together; where it differs, all are
-  // refused (invalid_argument). Ranks find each other where they are of one user, in one boot of a kernel and one
-  // network and user namespace; others are alone, and so is one with INFERCLUSTER_RESTORE_SHARED=0.
+  // refused (invalid_argument). Ranks find each other where neighbourhood() (restore_together.h) is equal: they
+  // are of one user, in one boot of a kernel and one network and user namespace; others are alone, and so is one with
+  // INFERCLUSTER_RESTORE_SHARED=0.
   Status meet(const std::string& content, exchange::Deadline deadline);
 
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }  // of this node, ascending; this one too
@@ -49,6 +50,8 @@ class Neighbours {
   Status let_in_others(exchange::Deadline deadline);
   Status check_job();
   Result<os::LocalSocket::Message> receive(Connection& from, exchange::Deadline deadline);
+  // As messages call it.
+  [[nodiscard]] std::string name_of(std::size_t neighbour) const;
   [[nodiscard]] Error has_ended(std::size_t neighbour) const;
 
   exchange::Exchange& job_;

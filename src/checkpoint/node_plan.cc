@@ -126,6 +126,15 @@ Result<WantedBlocks> decode_wanted(std::string_view bytes) {
       .with_hint("Do all ranks run the same version?");
 }
 
+std::uint64_t NodePlan::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& of_rank : alone) {
+    for (const PlannedRead& read : of_rank) sum += read.window.end - read.window.begin;
+  }
+  for (const SharedRead& read : shared) sum += read.window.end - read.window.begin;
+  return sum;
+}
+
 NodePlan plan_for_node(const std::vector<WantedBlocks>& wanted, std::uint64_t window_bytes) {
   std::set<SegmentId> segments;
   for (const WantedBlocks& of_rank : wanted) {

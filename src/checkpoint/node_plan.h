@@ -38,6 +38,7 @@ struct SharedRead {
 struct NodePlan {
   std::vector<std::vector<PlannedRead>> alone;  // per rank
   std::vector<SharedRead> shared;               // in the order of the files
+  [[nodiscard]] std::uint64_t bytes() const;    // that the ranks read together
 };
 
 // Each block that anybody wants is read by exactly one who does: what one alone wants by itself, the rest by the one

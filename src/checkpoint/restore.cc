@@ -143,6 +143,7 @@ Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const
   IC_TRY(std::vector<SegmentReads> segments, plan_reads(*this, targets, kWindowBytes));
   IC_TRY(RestoreReport report, run_reads(*this, std::move(segments), options, nullptr));
   report.bytes_wanted = bytes;
+  report.node_bytes_read = report.bytes_read;
   report.seconds = seconds_between(begin, steady_clock().now());
   return report;
 }

@@ -48,11 +48,12 @@ struct RestoreOptions {
 };
 
 struct RestoreReport {
-  std::uint64_t bytes_wanted = 0;    // of all targets
-  std::uint64_t bytes_read = 0;      // by this rank from storage: whole checksum blocks, each once
-  std::uint64_t bytes_received = 0;  // read by other ranks of the node, for this one too
-  std::uint64_t segments = 0;        // that were opened
-  std::uint64_t node_ranks = 1;      // that shared their reads
+  std::uint64_t bytes_wanted = 0;     // of all targets
+  std::uint64_t bytes_read = 0;       // by this rank from storage: whole checksum blocks, each once
+  std::uint64_t bytes_received = 0;   // read by other ranks of the node, for this one too
+  std::uint64_t segments = 0;         // that were opened
+  std::uint64_t node_ranks = 1;       // that shared their reads
+  std::uint64_t node_bytes_read = 0;  // by all of them together
   double seconds = 0;
 };
 

@@ -43,7 +43,11 @@ Result<RestoreReport> run_on_node(const Checkpoint& checkpoint, std::vector<Segm
   share.self = neighbours.self();
   share.deadline = done;
   share.watch = [&neighbours] { return neighbours.watch(); };
-  if (ranks == 1) return run_reads(checkpoint, std::move(segments), options, &share);
+  if (ranks == 1) {
+    IC_TRY(RestoreReport report, run_reads(checkpoint, std::move(segments), options, &share));
+    report.node_bytes_read = report.bytes_read;
+    return report;
+  }
   IC_TRY(const os::SharedMemory memory, neighbours.share_memory(SharedRing::bytes(buffers, kWindowBytes), done));
   const SharedRing ring(memory.data(), buffers, kWindowBytes);
   share.ring = &ring;
@@ -58,6 +62,7 @@ Result<RestoreReport> run_on_node(const Checkpoint& checkpoint, std::vector<Segm
       return Error(ErrorCode::timed_out, "the other ranks of this node did not restore in time");
   }
   report.node_ranks = ranks;
+  report.node_bytes_read = plan.bytes();
   return report;
 }
 

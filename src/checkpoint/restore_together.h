@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "checkpoint/restore.h"
@@ -16,6 +17,9 @@ struct Together {
   exchange::Deadline met;     // until all ranks have come
   exchange::Deadline done;    // until all have what they want
 };
+
+// Of one node are ranks for which this is equal; it is empty for one who reads for himself.
+std::string neighbourhood();
 
 // All ranks call it, for the same save; each has targets of its own, or none. It succeeds on all ranks, or fails on all
 // with the first cause: a refusal by Checkpoint::restore(), a process that ended, a deadline.

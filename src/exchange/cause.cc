@@ -49,6 +49,10 @@ Status check_arguments(std::string_view tag, std::uint64_t bytes, std::uint64_t 
   return {};
 }
 
+int called(const std::vector<int>& in_job, int rank) {
+  return in_job.empty() ? rank : in_job[static_cast<std::size_t>(rank)];
+}
+
 Cause cause_of(int rank, const Error& error, std::uint64_t bytes) {
   const std::string message = "rank " + std::to_string(rank) + ": " + error.message();
   return {.rank = rank, .bytes = bytes, .error = error_of(error.code(), cut(message), error)};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "exchange/exchange.h"
 
@@ -15,6 +16,9 @@ inline constexpr std::size_t kCauseBytesMax = 8192;
 
 // Errors: invalid_argument (the tag), too_large (the bytes).
 Status check_arguments(std::string_view tag, std::uint64_t bytes, std::uint64_t bytes_max);
+
+// What messages call a rank. `in_job`: as Member has it.
+int called(const std::vector<int>& in_job, int rank);
 
 // `error` as all ranks will show it: "rank N: " before its message, texts cut.
 Cause cause_of(int rank, const Error& error, std::uint64_t bytes);

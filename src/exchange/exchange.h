@@ -35,7 +35,7 @@ inline Deadline deadline_in(Clock::Duration duration) {
 
 // Why a job ended, the same on all ranks.
 struct Cause {
-  int rank = 0;             // where it happened, or the first one that is missing or differs
+  int rank = 0;             // where it happened, or the first one that is missing or differs; as messages call it
   std::uint64_t bytes = 0;  // that had been written, or were asked for, when it happened; 0: says nothing
   // As on that rank: code, errno, path, offset, tensor, hint; the message begins with "rank N" or "ranks N, M". Texts
   // are cut at 1 KiB each.
@@ -52,6 +52,10 @@ class Exchange {
 
   [[nodiscard]] virtual int rank() const = 0;  // 0 <= rank < world
   [[nodiscard]] virtual int world() const = 0;
+  // What messages call a rank: its number in the job, where these are some of the job's ranks.
+  [[nodiscard]] virtual int called(int rank) const { return rank; }
+  // How many ranks ask the same store.
+  [[nodiscard]] virtual int job_world() const { return world(); }
 
   // What every rank gave, by rank. `tag` names the call: ranks that meet with different tags have lost step, and all
   // get an error (internal) that names them. Errors, the same on all ranks and for every later call: the cause of an

@@ -314,9 +314,44 @@ TEST_P(ExchangeTest, ADifferentWorldIsNamed) {
   });
 }
 
+TEST(Open, SomeRanksOfAJobAreCalledAsTheJobCallsThem) {
+  const auto store = std::make_shared<MemoryStore>();
+  run_ranks({1, 0}, [&](int rank) {
+    auto some = open_over_store(store, {rank, 2, {5, 7}, 9}, deadline_in(kAmple));
+    ASSERT_TRUE(some.ok()) << some.error().to_string();
+    EXPECT_EQ((*some)->called(1), 7);
+    EXPECT_EQ((*some)->job_world(), 9);
+    auto first = (*some)->nested(0);
+    EXPECT_EQ((*first)->agree("plan", std::to_string(rank), deadline_in(kAmple)).error().message(),
+              "rank 7 differs from rank 5 in \"plan\": 31, not 30");
+    auto second = (*some)->nested(1);
+    if (rank == 1) (void)(*second)->abort(Error(ErrorCode::io, "broken"), 0, deadline_in(kAmple));
+    const auto ended = (*second)->gather("roots", "", deadline_in(kAmple));
+    ASSERT_FALSE(ended.ok());
+    EXPECT_EQ(ended.error().message(), "rank 7: broken");
+    EXPECT_EQ((*second)->cause()->rank, 7);
+    auto third = (*some)->nested(2);
+    const auto decide = [](const auto&) { return Result<std::string>(Error(ErrorCode::corrupt, "odd")); };
+    EXPECT_EQ((*third)->decide("x", "", decide, deadline_in(kAmple)).error().message(), "rank 5: odd");
+    auto fourth = (*some)->nested(3);
+    if (rank == 0) {
+      EXPECT_EQ((*fourth)->gather("late", "", deadline_in(300ms)).error().message(),
+                "rank 7 did not come to \"late\" before the deadline");
+    }
+    EXPECT_TRUE((*some)->agree("end", "", deadline_in(kAmple)).ok());
+  });
+}
+
+TEST(Open, OfSomeRanksOfAJobTheMissingAreNamed) {
+  const auto store = std::make_shared<MemoryStore>();
+  EXPECT_EQ(open_over_store(store, {0, 2, {5, 7}, 9}, deadline_in(200ms)).error().message(),
+            "rank 7 did not come to \"open\" before the deadline");
+}
+
 TEST(Open, RefusesRanksOutOfRange) {
   const auto store = std::make_shared<MemoryStore>();
-  for (const Member member : {Member{-1, 2}, Member{2, 2}, Member{0, 0}, Member{0, kRanksMax + 1}})
+  for (const Member& member : {Member{-1, 2}, Member{2, 2}, Member{0, 0}, Member{0, kRanksMax + 1},
+                               Member{0, 2, {4}, 8}, Member{0, 2, {4, 8}, 8}, Member{0, 2, {-1, 4}, 8}})
     EXPECT_EQ(open_over_store(store, member, deadline_in(1s)).error().code(), ErrorCode::invalid_argument);
   EXPECT_TRUE(open_over_store(store, {0, 1}, deadline_in(1s)).ok());
 }

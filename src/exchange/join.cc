@@ -5,6 +5,7 @@
 // alive says it again. And it watches them until all ranks have come to the first round in the folder, and sets another
 // roster when one changes: a process was started anew.
 
+#include <algorithm>
 #include <mutex>
 
 #include "base/random.h"
@@ -17,7 +18,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kProtocol = 1;
-constexpr Clock::Duration kSlice = 100ms;
 constexpr std::string_view kFirstRound = "open";
 constexpr std::string_view kHelloFolder = "hello";
 constexpr std::string_view kRosterKey = "roster";
@@ -87,7 +87,7 @@ std::optional<Roster> decode_roster(std::string_view bytes) {
 class Membership {
  public:
   Membership(std::shared_ptr<Store> store, Member member)
-      : store_(std::move(store)), member_(member), hello_{random_hex(16), member.world} {}
+      : store_(std::move(store)), member_(std::move(member)), hello_{random_hex(16), member_.world} {}
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
   ~Membership() {
@@ -120,8 +120,8 @@ class Membership {
     const auto hello = bytes ? decode_hello(*bytes) : std::nullopt;
     if (!hello) return say(deadline);
     if (*hello == hello_) return {};
-    return Error(ErrorCode::changed,
-                 "another process came as rank " + std::to_string(member_.rank) + " of the same job")
+    return Error(ErrorCode::changed, "another process came as rank " +
+                                         std::to_string(called(member_.in_job, member_.rank)) + " of the same job")
         .with_hint("Give each job a name, or a store, of its own");
   }
 
@@ -137,9 +137,10 @@ class Joiner {
  public:
   Joiner(std::shared_ptr<Store> store, Member member, Deadline deadline)
       : store_(std::move(store)),
-        member_(member),
+        member_(std::move(member)),
         deadline_(deadline),
-        membership_(std::make_shared<Membership>(store_, member)) {}
+        slice_(slice_of(member_.ranks_at_store())),
+        membership_(std::make_shared<Membership>(store_, member_)) {}
 
   Result<std::unique_ptr<Exchange>> join() {
     if (member_.rank == 0) {
@@ -166,6 +167,7 @@ class Joiner {
   const std::shared_ptr<Store> store_;
   const Member member_;
   const Deadline deadline_;
+  const Clock::Duration slice_;
   const std::shared_ptr<Membership> membership_;
 };
 
@@ -193,7 +195,7 @@ Result<std::vector<Hello>> Joiner::wait_for_hellos() {
   for (int rank = 0; rank < member_.world; ++rank) {
     std::optional<Hello> hello;
     while (!hello) {
-      IC_TRY(hello, hello_of(rank, std::min(until, now() + kSlice)));
+      IC_TRY(hello, hello_of(rank, std::min(until, now() + slice_)));
       if (hello) break;
       IC_CHECK(membership_->renew(deadline_));
       if (now() >= until) return tell(missing());
@@ -209,10 +211,13 @@ Cause Joiner::missing() {
   std::vector<int> missing;
   for (int rank = 0; rank < member_.world && (missing.empty() || now() < until); ++rank) {
     const auto hello = hello_of(rank, now());
-    if (hello.ok() && !*hello) missing.push_back(rank);
+    if (hello.ok() && !*hello) missing.push_back(called(member_.in_job, rank));
   }
   if (!missing.empty()) return missing_cause(missing, kFirstRound);
-  return {.rank = 0, .error = Error(ErrorCode::timed_out, "rank 0 gave no answer to \"open\" before the deadline")};
+  const int first = called(member_.in_job, 0);
+  return {.rank = first,
+          .error = Error(ErrorCode::timed_out,
+                         "rank " + std::to_string(first) + " gave no answer to \"open\" before the deadline")};
 }
 
 Error Joiner::tell(Cause cause) {
@@ -261,10 +266,12 @@ Result<std::unique_ptr<Exchange>> Joiner::lead() {
     for (int rank = 0; rank < member_.world; ++rank) {
       const int world = hellos[static_cast<std::size_t>(rank)].world;
       if (world == member_.world) continue;
-      return tell({.rank = rank,
-                   .error = Error(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " is one of " +
-                                                                   std::to_string(world) + ", rank 0 of " +
-                                                                   std::to_string(member_.world))});
+      const int other = called(member_.in_job, rank);
+      return tell(
+          {.rank = other,
+           .error = Error(ErrorCode::invalid_argument,
+                          "rank " + std::to_string(other) + " is one of " + std::to_string(world) + ", rank " +
+                              std::to_string(called(member_.in_job, 0)) + " of " + std::to_string(member_.world))});
     }
     Roster roster{.folder = "job-" + random_hex(16)};
     for (const Hello& hello : hellos) roster.words.push_back(hello.word);
@@ -286,7 +293,7 @@ Result<std::unique_ptr<Exchange>> Joiner::lead() {
 
 Result<std::unique_ptr<Exchange>> Joiner::follow() {
   for (;;) {
-    IC_TRY(const auto roster, roster_for_me(std::min(deadline_, now() + kSlice)));
+    IC_TRY(const auto roster, roster_for_me(std::min(deadline_, now() + slice_)));
     if (!roster) {
       IC_CHECK(membership_->renew(deadline_));
       if (now() >= deadline_) return missing().error;
@@ -316,8 +323,14 @@ Result<std::unique_ptr<Exchange>> open_over_store(std::shared_ptr<Store> store, 
     return Error(ErrorCode::invalid_argument,
                  "rank " + std::to_string(member.rank) + " of " + std::to_string(member.world) +
                      " is not 0 to world - 1, with at most " + std::to_string(kRanksMax) + " ranks");
+  const bool is_part =
+      member.in_job.size() == static_cast<std::size_t>(member.world) &&
+      std::ranges::all_of(member.in_job, [&](int rank) { return rank >= 0 && rank < member.job_world; });
+  if (!member.in_job.empty() && (!is_part || member.job_world > kRanksMax))
+    return Error(ErrorCode::invalid_argument, "these are no " + std::to_string(member.world) + " ranks of a job of " +
+                                                  std::to_string(member.job_world));
   if (member.world == 1) return make_single();
-  return Joiner(std::move(store), member, deadline).join();
+  return Joiner(std::move(store), std::move(member), deadline).join();
 }
 
 }  // namespace infercluster::exchange

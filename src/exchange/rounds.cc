@@ -18,11 +18,6 @@ Clock::TimePoint now() {
   return steady_clock().now();
 }
 
-// How long to look for one thing before looking for others too: longer where many ranks ask the same store.
-Clock::Duration slice_of(int world) {
-  return std::max<Clock::Duration>(100ms, world * 125us);
-}
-
 }  // namespace
 
 Status Job::open_nested(std::uint64_t number) {
@@ -112,7 +107,7 @@ Result<Rounds::Outcome> Rounds::take_part(const Wanted& wanted) {
   Result<Outcome> outcome = valid.ok() ? play(wanted, round) : Result<Outcome>(valid.error());
   if (!outcome.ok()) {
     // This rank cannot go on; the others are told, unless they have their verdict already.
-    const Cause mine = cause_of(rank(), outcome.error(), 0);
+    const Cause mine = cause_of(called(rank()), outcome.error(), 0);
     auto verdict = propose(round, mine, std::max(wanted.deadline, now() + kGrace));
     if (!verdict.ok()) return end_with(mine);
     outcome = Outcome{.verdict = std::move(*verdict)};
@@ -146,24 +141,25 @@ Result<Rounds::Outcome> Rounds::collect(const Wanted& wanted, std::uint64_t roun
     total += contribution.bytes.size();
     if (total > kGatheredBytesMax) all.resize(static_cast<std::size_t>(rank) + 1);
   }
-  IC_TRY(Verdict verdict, propose(round, decide_upon(wanted, judge(std::move(all))), wanted.deadline));
+  IC_TRY(Verdict verdict,
+         propose(round, decide_upon(wanted, judge(std::move(all), job_->member().in_job)), wanted.deadline));
   return Outcome{.verdict = std::move(verdict)};
 }
 
-Verdict Rounds::decide_upon(const Wanted& wanted, Verdict judged) {
+Verdict Rounds::decide_upon(const Wanted& wanted, Verdict judged) const {
   const auto* given = std::get_if<Values>(&judged);
   if (wanted.call != Call::decide || given == nullptr) return judged;
   Result<std::string> decided = (*wanted.decision)(*given);
-  if (!decided.ok()) return cause_of(0, decided.error(), 0);
+  if (!decided.ok()) return cause_of(called(0), decided.error(), 0);
   const Status fits = check_arguments(wanted.tag, decided->size(), kGatheredBytesMax);
-  if (!fits.ok()) return cause_of(0, fits.error(), 0);
+  if (!fits.ok()) return cause_of(called(0), fits.error(), 0);
   return Decided{std::move(decided).value()};
 }
 
 // An empty outcome: the rank came.
 Result<Rounds::Outcome> Rounds::collect_one(const Wanted& wanted, std::uint64_t round, int rank, Contribution& into) {
   for (;;) {
-    const Deadline until = std::min(wanted.deadline, now() + slice_of(world()));
+    const Deadline until = std::min(wanted.deadline, now() + slice_of(job_world()));
     IC_TRY(const auto bytes, job_->store().get(input_key(round, rank), until));
     if (bytes) {
       IC_TRY(into, decode_contribution(*bytes));
@@ -177,24 +173,25 @@ Result<Rounds::Outcome> Rounds::collect_one(const Wanted& wanted, std::uint64_t 
     if (now() < wanted.deadline) continue;
     IC_TRY(const std::vector<int> missing, missing_in(round));
     if (std::ranges::find(missing, rank) == missing.end()) continue;  // it came just now
-    return conclude(round, missing_cause(missing, wanted.tag));
+    return conclude(round, missing_from(wanted, missing));
   }
 }
 
 Result<Rounds::Outcome> Rounds::wait_for_verdict(const Wanted& wanted, std::uint64_t round) {
   for (;;) {
-    IC_TRY(auto verdict, look(round, std::min(wanted.deadline, now() + slice_of(world()))));
+    IC_TRY(auto verdict, look(round, std::min(wanted.deadline, now() + slice_of(job_world()))));
     if (verdict) return Outcome{.verdict = std::move(*verdict)};
     if (const auto ended = cause()) return Outcome{.verdict = *ended};
     IC_TRY(Outcome seen, look_around(wanted, 0));
     if (seen.interruption) return seen;
     if (now() < wanted.deadline) continue;
     IC_TRY(const std::vector<int> missing, missing_in(round));
-    if (!missing.empty()) return conclude(round, missing_cause(missing, wanted.tag));
+    if (!missing.empty()) return conclude(round, missing_from(wanted, missing));
     return conclude(
-        round, {.rank = 0,
-                .error = Error(ErrorCode::timed_out, "rank 0 gave no answer to \"" + std::string(wanted.tag) +
-                                                         "\" before the deadline of rank " + std::to_string(rank()))});
+        round, {.rank = called(0),
+                .error = Error(ErrorCode::timed_out, "rank " + std::to_string(called(0)) + " gave no answer to \"" +
+                                                         std::string(wanted.tag) + "\" before the deadline of rank " +
+                                                         std::to_string(called(rank())))});
   }
 }
 
@@ -209,6 +206,11 @@ Result<std::vector<int>> Rounds::missing_in(std::uint64_t round) {
     if (now() >= until && !missing.empty()) break;
   }
   return missing;
+}
+
+Cause Rounds::missing_from(const Wanted& wanted, std::vector<int> missing) const {
+  for (int& rank : missing) rank = called(rank);
+  return missing_cause(missing, wanted.tag);
 }
 
 Result<Rounds::Outcome> Rounds::conclude(std::uint64_t round, const Cause& cause) {
@@ -255,7 +257,7 @@ Error Rounds::end_with(const Cause& cause) {
 
 Error Rounds::abort(const Error& error, std::uint64_t bytes, Deadline deadline) {
   if (const auto ended = cause()) return ended->error;
-  const Cause mine = cause_of(rank(), error, bytes);
+  const Cause mine = cause_of(called(rank()), error, bytes);
   // Rounds that have their verdict are passed over. Only this rank's own thread in gather can make that more than one.
   constexpr int kRoundsMax = 16;
   std::uint64_t round = round_;

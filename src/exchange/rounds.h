@@ -7,7 +7,9 @@
 // the only thing that a waiting rank looks at.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,7 +26,10 @@ class Job {
  public:
   // `membership` lives as long as the job.
   Job(std::shared_ptr<Store> store, Member member, std::string folder, std::shared_ptr<const void> membership)
-      : store_(std::move(store)), membership_(std::move(membership)), member_(member), folder_(std::move(folder)) {}
+      : store_(std::move(store)),
+        membership_(std::move(membership)),
+        member_(std::move(member)),
+        folder_(std::move(folder)) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job() = default;
@@ -51,6 +56,11 @@ class Job {
   std::map<std::uint64_t, std::vector<std::string>> closed_;  // guarded by mutex_; rank 0 only
 };
 
+// How long to look for one thing before looking for others too: longer where many ranks ask the same store.
+inline Clock::Duration slice_of(int ranks_at_store) {
+  return std::max<Clock::Duration>(std::chrono::milliseconds(100), ranks_at_store * std::chrono::microseconds(125));
+}
+
 class Rounds final : public Exchange {
  public:
   // `number`: of a nested exchange, already open in `job`.
@@ -61,6 +71,8 @@ class Rounds final : public Exchange {
 
   [[nodiscard]] int rank() const override { return job_->member().rank; }
   [[nodiscard]] int world() const override { return job_->member().world; }
+  [[nodiscard]] int called(int rank) const override { return exchange::called(job_->member().in_job, rank); }
+  [[nodiscard]] int job_world() const override { return job_->member().ranks_at_store(); }
   Result<std::vector<std::string>> gather(std::string_view tag, std::string_view bytes, Deadline deadline) override;
   Result<std::string> decide(std::string_view tag, std::string_view bytes, const Decision& decision,
                              Deadline deadline) override;
@@ -96,10 +108,11 @@ class Rounds final : public Exchange {
   Result<Outcome> take_part(const Wanted& wanted);
   Result<Outcome> play(const Wanted& wanted, std::uint64_t round);
   Result<Outcome> collect(const Wanted& wanted, std::uint64_t round);
-  static Verdict decide_upon(const Wanted& wanted, Verdict judged);
+  Verdict decide_upon(const Wanted& wanted, Verdict judged) const;
   Result<Outcome> collect_one(const Wanted& wanted, std::uint64_t round, int rank, Contribution& into);
   Result<Outcome> wait_for_verdict(const Wanted& wanted, std::uint64_t round);
   Result<std::vector<int>> missing_in(std::uint64_t round);
+  [[nodiscard]] Cause missing_from(const Wanted& wanted, std::vector<int> missing) const;
   Result<Outcome> conclude(std::uint64_t round, const Cause& cause);
   static Result<Outcome> look_around(const Wanted& wanted, int rank);
   Result<std::optional<Verdict>> look(std::uint64_t round, Deadline until);

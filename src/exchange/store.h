@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "exchange/exchange.h"
 
@@ -46,13 +47,19 @@ class Store {
 struct Member {
   int rank = 0;   // 0 <= rank < world
   int world = 1;  // at most kRanksMax
+  // Where these are some of a job's ranks: the number of each there, by rank; and how many the job has, which ask the
+  // same store. Empty: these are all.
+  std::vector<int> in_job = {};
+  int job_world = 0;
+
+  [[nodiscard]] int ranks_at_store() const { return in_job.empty() ? world : job_world; }
 };
 
 // Meets the other ranks, in any order, and agrees with them on an id of this job, so that what a killed run left in the
 // store is never taken for an answer. Only one job at a time may use the store (or the directory): a second one that
 // starts takes it over, and the first ends with an error (changed, or timed_out).
 // Errors, where rank 0 could tell the others the same on all ranks: timed_out, naming the ranks that did not come;
-// invalid_argument (different worlds, ranks out of range); those of the store.
+// invalid_argument (different worlds, ranks out of range or no part of the job); those of the store.
 Result<std::unique_ptr<Exchange>> open_over_store(std::shared_ptr<Store> store, Member member, Deadline deadline);
 
 }  // namespace infercluster::exchange

@@ -51,21 +51,34 @@ std::vector<int> different(const std::vector<Contribution>& all, const Value& va
   return ranks;
 }
 
-Cause lost_step(const std::vector<Contribution>& all, const std::vector<int>& ranks, std::size_t most) {
+// Ranks that are not as the most are.
+struct Strayed {
+  const Contribution& first;
+  const Contribution& most;
+  std::vector<int> ranks;  // as messages call them
+  std::string most_rank;
+};
+
+Strayed strayed(const std::vector<Contribution>& all, std::vector<int> ranks, std::size_t most,
+                const std::vector<int>& in_job) {
   const Contribution& first = all[static_cast<std::size_t>(ranks.front())];
-  return {.rank = ranks.front(),
-          .error = Error(ErrorCode::internal, name_ranks(ranks) + " came to " + name_of(first) + " where rank " +
-                                                  std::to_string(most) + " came to " + name_of(all[most]))
+  for (int& rank : ranks) rank = called(in_job, rank);
+  return {first, all[most], std::move(ranks), "rank " + std::to_string(called(in_job, static_cast<int>(most)))};
+}
+
+Cause lost_step(const Strayed& found) {
+  return {.rank = found.ranks.front(),
+          .error = Error(ErrorCode::internal, name_ranks(found.ranks) + " came to " + name_of(found.first) + " where " +
+                                                  found.most_rank + " came to " + name_of(found.most))
                        .with_hint("All ranks must make the same calls in the same order")};
 }
 
-Cause disagreement(const std::vector<Contribution>& all, const std::vector<int>& ranks, std::size_t most) {
-  const Contribution& first = all[static_cast<std::size_t>(ranks.front())];
-  return {
-      .rank = ranks.front(),
-      .error = Error(ErrorCode::invalid_argument, name_ranks(ranks) + (ranks.size() == 1 ? " differs" : " differ") +
-                                                      " from rank " + std::to_string(most) + " in \"" + first.tag +
-                                                      "\": " + shown(first.bytes) + ", not " + shown(all[most].bytes))};
+Cause disagreement(const Strayed& found) {
+  const std::string differ = found.ranks.size() == 1 ? " differs from " : " differ from ";
+  return {.rank = found.ranks.front(),
+          .error = Error(ErrorCode::invalid_argument, name_ranks(found.ranks) + differ + found.most_rank + " in \"" +
+                                                          found.first.tag + "\": " + shown(found.first.bytes) +
+                                                          ", not " + shown(found.most.bytes))};
 }
 
 }  // namespace
@@ -132,14 +145,14 @@ Result<Verdict> decode_verdict(std::string_view bytes, int world) {
   return Verdict(std::move(values));
 }
 
-Verdict judge(std::vector<Contribution> contributions) {
+Verdict judge(std::vector<Contribution> contributions, const std::vector<int>& in_job) {
   std::size_t most = 0;
-  const auto strayed = different(contributions, name_of, &most);
-  if (!strayed.empty()) return lost_step(contributions, strayed, most);
+  auto lost = different(contributions, name_of, &most);
+  if (!lost.empty()) return lost_step(strayed(contributions, std::move(lost), most, in_job));
   if (contributions.front().call == Call::agree) {
     const auto bytes_of = [](const Contribution& contribution) { return contribution.bytes; };
-    const auto differing = different(contributions, bytes_of, &most);
-    if (!differing.empty()) return disagreement(contributions, differing, most);
+    auto differing = different(contributions, bytes_of, &most);
+    if (!differing.empty()) return disagreement(strayed(contributions, std::move(differing), most, in_job));
     return Agreed{};
   }
   std::uint64_t total = 0;
@@ -151,9 +164,9 @@ Verdict judge(std::vector<Contribution> contributions) {
   }
   if (total > kGatheredBytesMax)
     return Cause{.error =
-                     Error(ErrorCode::too_large, "ranks 0 to " + std::to_string(values.size() - 1) + " gave " +
-                                                     format_bytes(total) + " for \"" + contributions.front().tag +
-                                                     "\", where " + format_bytes(kGatheredBytesMax) + " is the limit")};
+                     Error(ErrorCode::too_large, std::to_string(values.size()) + " ranks gave " + format_bytes(total) +
+                                                     " for \"" + contributions.front().tag + "\", where " +
+                                                     format_bytes(kGatheredBytesMax) + " is the limit")};
   return values;
 }
 

@@ -36,12 +36,13 @@ std::string encode_verdict(const Verdict& verdict);
 // Errors: corrupt; also when it is of another world than `world`.
 Result<Verdict> decode_verdict(std::string_view bytes, int world);
 
-// The verdict on a round that all ranks came to; for a decision what rank 0 decides upon.
-Verdict judge(std::vector<Contribution> contributions);
+// The verdict on a round that all ranks came to; for a decision what rank 0 decides upon. `in_job`: what messages call
+// the ranks (cause.h).
+Verdict judge(std::vector<Contribution> contributions, const std::vector<int>& in_job = {});
 
 // "rank 3", "ranks 3, 5 and 12", "ranks 0, 1, ..., 15 and 40 more".
 std::string name_ranks(const std::vector<int>& ranks);
-// `missing` has at least one rank.
+// `missing` has at least one rank, as messages call it.
 Cause missing_cause(const std::vector<int>& missing, std::string_view tag);
 
 }  // namespace infercluster::exchange

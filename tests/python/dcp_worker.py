@@ -5,6 +5,7 @@ many cases: a smaller world is a subgroup of its first ranks. Prints a line of J
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pathlib
 import resource
@@ -17,12 +18,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from infercluster import _core
 from infercluster import dcp as ic
+from infercluster.dcp import _reader
 
 warnings.simplefilter("ignore")
 
@@ -72,6 +76,41 @@ class World:
             "rng": torch.Generator().manual_seed(seed).get_state(),
             "nested": [1, {"a": b"bytes", "b": [True, 2.5, "text"]}],
         }
+
+
+def wide_state(world: World | None) -> dict[str, Any]:
+    """Some MiB: what all ranks hold, what they share out, and both (None: all of it, whole)."""
+    made = torch.Generator().manual_seed(7)
+    same, rows, hybrid = (torch.randn(*shape, generator=made) for shape in ((1_000_001,), (1500, 500), (1000, 501)))
+    if world is not None:
+        rows = world.shard(rows, world.line, [Shard(0)])
+        hybrid = world.shard(hybrid, world.grid, [Replicate(), Shard(0)])
+    return {"model": {"same": same, "rows": rows, "hybrid": hybrid}, "step": torch.tensor(7), "optimizer": {"list": [1, "a", None]}}
+
+
+class Forgetful(DefaultLoadPlanner):
+    """Keeps nothing of a plan but its items."""
+
+    def finish_plan(self, new_plan: LoadPlan) -> LoadPlan:
+        return LoadPlan(new_plan.items)
+
+
+class Failing(DefaultLoadPlanner):
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        raise ValueError("no memory for it")
+
+
+class Noting(ic.Reader):
+    """torch's own talk fails when a process is gone, and hides what failed before."""
+
+    failure = ""
+
+    def read_data(self, plan: LoadPlan, planner: Any) -> Any:
+        try:
+            return super().read_data(plan, planner)
+        except BaseException as error:
+            self.failure = str(error)
+            raise
 
 
 def emptied(value: Any) -> Any:
@@ -316,12 +355,83 @@ class Job:
         dist.barrier()
         return found
 
+    def shared(self, saved_by: int, loaded_by: int) -> Any:
+        """By the way it is loaded: what is wrong, and what the rank and its node read. And what there is to read."""
+        path = self.root / f"wide-{saved_by}"
+        saving, reading = self.worlds[saved_by], self.worlds[loaded_by]
+        if saving.has_this() and not path.exists():
+            dcp.save(wide_state(saving), storage_writer=ic.Writer(path), process_group=saving.group)
+        dist.barrier()
+        found = {}
+        for way in ("plain", "forgetful", "batches", "nodes") if reading.has_this() else ():
+            reader, expected = ic.Reader(path), wide_state(reading)
+            into = emptied(expected)
+            planner = Forgetful() if way == "forgetful" else DefaultLoadPlanner()
+            own, aside = _core.neighbourhood(), _reader._ASIDE_BYTES
+            if way == "batches":
+                into["model"]["same"] = into["model"]["same"].double()
+                expected["model"]["same"] = expected["model"]["same"].double()
+                reader.cast, _reader._ASIDE_BYTES = True, RANK * 1_000_000
+            if way == "nodes":
+                _core.neighbourhood = lambda: f"{own} {RANK // 2}"
+            dcp.load(into, storage_reader=reader, planner=planner, process_group=reading.group)
+            _core.neighbourhood, _reader._ASIDE_BYTES = lambda: own, aside
+            found[way] = [differences(expected, into), reader.report]
+        reader, into = ic.Reader(path), emptied(wide_state(None))
+        dcp.load(into, storage_reader=reader, no_dist=True)
+        found["whole"] = [differences(wide_state(None), into), reader.report]
+        dist.barrier()
+        return found
+
+    def loads_fail(self, failing: int) -> list[Any]:
+        """One rank cannot, then a block is damaged: what each rank of the four says."""
+        world, said = self.worlds[4], []
+        own = _core.neighbourhood()
+        for way in ("planner", "nodes", "damage"):
+            path = self.root / "failing"
+            dcp.save(wide_state(world), storage_writer=ic.Writer(path), process_group=world.group)
+            if way == "damage" and RANK == 0:
+                for segment in path.glob("*.safetensors"):
+                    with open(segment, "r+b") as file:
+                        file.seek(-100, os.SEEK_END)
+                        byte = file.read(1)
+                        file.seek(-100, os.SEEK_END)
+                        file.write(bytes([byte[0] ^ 1]))
+            dist.barrier()
+            if way == "nodes":
+                _core.neighbourhood = lambda: f"{own} {RANK // 2}"
+            planner = Failing() if failing == RANK and way != "damage" else DefaultLoadPlanner()
+            try:
+                dcp.load(emptied(wide_state(world)), storage_reader=ic.Reader(path), planner=planner, process_group=world.group)
+            except dcp.api.CheckpointException as error:
+                said.append({rank: str(one[0]) for rank, one in error.failures.items()})
+            _core.neighbourhood = lambda: own
+        return said
+
+    def dies(self, dying: int) -> None:
+        """In the middle of a load, for the memory that it loads into is gone."""
+        world, path = self.worlds[4], self.root / "dying"
+        state = wide_state(world)
+        dcp.save(state, storage_writer=ic.Writer(path), process_group=world.group)
+        if dying == RANK:
+            with open(self.root / "memory", "w+b") as file:
+                file.truncate(state["model"]["same"].nbytes)
+                memory = mmap.mmap(file.fileno(), 0)
+                state["model"]["same"] = torch.frombuffer(memory, dtype=torch.float32)
+                file.truncate(0)
+        reader = Noting(path, call_timeout=60, read_timeout=60)
+        try:
+            dcp.load(state, storage_reader=reader, process_group=world.group)
+        except Exception:
+            print(json.dumps(reader.failure), flush=True)
+        os._exit(0)
+
     def run(self, action: str) -> Any:
         what, *numbers = action.split(":")
         cases: dict[str, Callable[..., Any]] = {
             "cached": self.cached_plans, "async": self.asynchronous, "fails": self.one_fails, "dtype": self.wrong_dtype,
             "fsdp": self.fsdp, "processes": self.processes, "installed": self.installed,
-            "sharded": self.sharded_tensors,
+            "sharded": self.sharded_tensors, "shared": self.shared, "loads_fail": self.loads_fail, "dies": self.dies,
         }  # fmt: skip
         if what == "matrix":
             saved_by, loaded_by = ([int(size) for size in sizes.split(",")] for sizes in numbers)

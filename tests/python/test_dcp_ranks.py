@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ WORKER = pathlib.Path(__file__).parent / "dcp_worker.py"
 WORLDS = "1,2,3,4,7"
 
 
-def run(root: pathlib.Path, world: int, worlds: str, actions: list[str]) -> list[list[Any]]:
-    """What each action came to, by rank."""
+def run(
+    root: pathlib.Path, world: int, worlds: str, actions: list[str], codes: dict[int, int] | None = None
+) -> list[list[Any]]:
+    """What each action came to, by rank. `codes`: of the ranks that end otherwise than with 0."""
     # Lives in this process, so that no rank's death or limits harm it; each job has a fresh one.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     _stores.append(store)
@@ -28,9 +31,9 @@ def run(root: pathlib.Path, world: int, worlds: str, actions: list[str]) -> list
         for rank in range(world)
     ]
     results = []
-    for process in processes:
+    for rank, process in enumerate(processes):
         output, errors = process.communicate(timeout=900)
-        assert process.returncode == 0, errors[-6000:]
+        assert process.returncode == (codes or {}).get(rank, 0), errors[-6000:]
         results.append([json.loads(line) for line in output.splitlines()])
     return results
 
@@ -55,6 +58,42 @@ def test_the_drop_in_by_seven_ranks(tmp_path: pathlib.Path) -> None:
         assert "model.rows (saved as torch.float32, wanted as torch.bfloat16)" in said[0]
     assert by_action[6] == [[]] * 7
     assert by_action[7:] == [[[]] * 7] * 2
+
+
+def check_shared(of_ranks: list[dict[str, Any]], loaded_by: int) -> None:
+    """Each byte is read once in a node, and all there is has been read."""
+    assert all(of_rank["whole"][0] == [] for of_rank in of_ranks)
+    unique = of_ranks[0]["whole"][1]["bytes_read"]
+    assert of_ranks[0]["whole"][1]["node_bytes_read"] == unique
+    for way in ("plain", "forgetful", "batches", "nodes"):
+        wrong = [of_rank[way][0] for of_rank in of_ranks[:loaded_by]]
+        assert wrong == [[]] * loaded_by, way
+        reports = [of_rank[way][1] for of_rank in of_ranks[:loaded_by]]
+        nodes = [reports[:2], reports[2:]] if way == "nodes" else [reports]
+        for node in nodes:
+            read = sum(report["bytes_read"] for report in node)
+            assert {report["node_bytes_read"] for report in node} == {read}, way
+            assert {report["node_ranks"] for report in node} == {len(node)}, way
+            # A node of some ranks wants a part of the rows; blocks are whole, so batches may meet in one.
+            assert read <= unique + (64 << 10) * (10 if way == "batches" else 0), way
+            assert len(nodes) > 1 or read >= unique, way
+            sharing = len(node) > 1 and way != "batches"  # those are small, and one rank may get all of them
+            assert not sharing or all(report["bytes_received"] > 0 for report in node), way
+
+
+def test_ranks_of_a_node_read_each_byte_once_and_fail_together(tmp_path: pathlib.Path) -> None:
+    actions = ["shared:4:4", "shared:4:3", "shared:3:4", "loads_fail:3", "dies:2"]
+    results = run(tmp_path, 4, "3,4", actions, {2: -signal.SIGBUS})
+    for action, loaded_by in enumerate((4, 3, 4)):
+        check_shared([of_rank[action] for of_rank in results], loaded_by)
+    planner, nodes, damage = results[0][3]
+    assert all(of_rank[3] == [planner, nodes, damage] for of_rank in results)
+    assert planner == {str(rank): "rank 3: ValueError: no memory for it" for rank in range(4)}
+    assert nodes == {str(rank): "rank 3: ValueError: no memory for it" for rank in (2, 3)}
+    assert sorted(damage) == ["0", "1", "2", "3"] and len(set(damage.values())) == 1
+    assert "checksum differs" in damage["0"] and damage["0"].count("rank ") == 1
+    died = {results[rank][4] for rank in (0, 1, 3)}
+    assert len(died) == 1 and "the process of rank 2 ended while the ranks of its node restored together" in died.pop()
 
 
 def test_a_process_of_its_own_saves(tmp_path: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from .. import _core, _log
 from .interrupt import in_thread
 
 _PAUSE_FIRST, _PAUSE_MAX = 0.5e-3, 50e-3  # between two looks: seconds
+_PAUSE_PER_RANK = 25e-6  # at most; more where many ranks ask one store
 _FOLDER = ".ranks"  # in the root of the checkpoints, where launchers give no other directory
 
 
@@ -62,10 +63,11 @@ def _job_name(environment: Mapping[str, str]) -> str:
 
 
 class TorchStore:
-    """A store of torch.distributed, as the core wants one. Called by several threads."""
+    """A store of torch.distributed, as the core wants one; `ranks` ask it. Called by several threads."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, ranks: int) -> None:
         self._store = store
+        self._pause_max = max(_PAUSE_MAX, ranks * _PAUSE_PER_RANK)
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
@@ -78,7 +80,7 @@ class TorchStore:
             if left <= 0:
                 return None
             time.sleep(min(pause, left))
-            pause = min(2 * pause, _PAUSE_MAX)
+            pause = min(2 * pause, self._pause_max)
         return bytes(self._store.get(key))
 
     def set_if_absent(self, key: str, value: bytes) -> bytes:
@@ -88,25 +90,30 @@ class TorchStore:
         self._store.delete_key(key)
 
 
+def job_store(prefix: str, ranks: int) -> TorchStore:
+    """That of torch's default process group, by a connection of our own: torch waits on its one for up to half an hour.
+    Raises what torch does where there is none."""
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    store: Any = _get_default_store()
+    try:
+        store = store.clone()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        pass
+    return TorchStore(PrefixStore(prefix, store), ranks)
 
 
 def _of_group(group: Any, seconds: float) -> _core.Ranks | None:
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store, _world
+    from torch.distributed.distributed_c10d import _world
 
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ValueError("this process is not a member of the group")
     if world == 1:
         return None
-    store: Any = _get_default_store()
-    try:
-        store = store.clone()  # a connection of our own: torch's waits on its one for up to half an hour
-    except (AttributeError, RuntimeError, NotImplementedError):
-        pass
     name = _world.pg_names.get(group, "")
-    prefix = f"infercluster/checkpoint/{name}/{_count(name)}"
-    shared = TorchStore(PrefixStore(prefix, store))
+    shared = job_store(f"infercluster/checkpoint/{name}/{_count(name)}", world)
     return in_thread(lambda: _core.ranks_over_store(shared, rank, world, seconds))
 
 

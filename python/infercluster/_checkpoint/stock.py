@@ -151,10 +151,10 @@ class StockRestore(Restore):
         self._stock.reader.read_data(LoadPlan(items), _Filler(memory)).wait()
         stored = {item.storage_index for item in items}
         infos = [self._stock.saved.storage_data[index] for index in stored]
+        bytes_read = sum(info.length for info in infos)
         return {
             "bytes": sum(tensor.nbytes for parts in memory.values() for tensor in parts),
-            "bytes_read": sum(info.length for info in infos),
-            "bytes_received": 0, "node_ranks": 1,
+            "bytes_read": bytes_read, "bytes_received": 0, "node_ranks": 1, "node_bytes_read": bytes_read,
             "segments": len({info.relative_path for info in infos}), "seconds": time.monotonic() - begin,
             "tier": "root", "notice": "",
         }  # fmt: skip

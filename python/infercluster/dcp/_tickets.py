@@ -9,12 +9,34 @@ writer as it arrives.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-_KEPT_MAX = 64  # saves to that many directories at once
+T = TypeVar("T")
 
-_lock = threading.Lock()
-_arrived: dict[str, Ticket] = {}  # by directory; guarded by _lock
+_KEPT_MAX = 64  # calls on that many directories at once
+
+
+class Arrivals(Generic[T]):
+    """What came in plans, until its time: the last _KEPT_MAX of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived: dict[str, T] = {}  # guarded by _lock
+
+    def put(self, key: str, value: T) -> None:
+        with self._lock:
+            self._arrived.pop(key, None)
+            self._arrived[key] = value
+            while len(self._arrived) > _KEPT_MAX:
+                del self._arrived[next(iter(self._arrived))]
+
+    def get(self, key: str) -> T | None:
+        with self._lock:
+            return self._arrived.get(key)
+
+    def pop(self, key: str) -> T | None:
+        with self._lock:
+            return self._arrived.pop(key, None)
 
 
 class Ticket:
@@ -32,17 +54,15 @@ class Ticket:
         return self.epoch, self.save_id
 
 
+_tickets: Arrivals[Ticket] = Arrivals()  # by directory
+
+
 def arrive(ticket: Ticket) -> None:
-    with _lock:
-        _arrived.pop(ticket.directory, None)
-        _arrived[ticket.directory] = ticket
-        while len(_arrived) > _KEPT_MAX:
-            del _arrived[next(iter(_arrived))]
+    _tickets.put(ticket.directory, ticket)
 
 
 def latest(directory: str) -> Ticket:
-    with _lock:
-        found = _arrived.get(directory)
+    found = _tickets.get(directory)
     if found is None:
         raise RuntimeError(
             f"{directory}: this rank was not told which save it takes part in: the storage data of its plan got lost. A"

@@ -100,7 +100,7 @@ def load(group: Any, source: str, options: dict[str, Any], hook: tuple[str, Any]
         attributes = {name: getattr(error, name, None) for name in ("errno", "filename", "rank", "tensor", "code")}
         return {
             "error": type(error).__name__, "text": str(error), "seconds": time.monotonic() - started,
-            "cause": type(chain).__name__, **attributes,
+            "cause": type(chain).__name__, "cause_text": str(chain), **attributes,
         }  # fmt: skip
     finally:
         undo()

@@ -231,11 +231,13 @@ Ticket begin_part(const PartSaver& self, const nb::bytes& directory, bool replac
 
 std::tuple<Part, std::uint64_t, bool> write_part(const PartSaver& self, const nb::bytes& directory,
                                                  const Ticket& ticket, std::uint64_t node, std::uint64_t world,
-                                                 const Tensors& tensors, manifest::Metadata metadata) {
+                                                 const Tensors& tensors, manifest::Metadata metadata,
+                                                 std::uint64_t max_write_rate) {
   const auto saver = self.get();
   const std::string path = string_of(directory);
-  const checkpoint::SavedPart part = unwrap(without_gil(
-      [&] { return saver->write(path, ticket_of(ticket), node, world, tensors.state(std::move(metadata))); }));
+  const checkpoint::SavedPart part = unwrap(without_gil([&] {
+    return saver->write(path, ticket_of(ticket), node, world, tensors.state(std::move(metadata)), max_write_rate);
+  }));
   return {{part.index.name, part.index.bytes, part.index.crc32c}, part.bytes, part.report.direct};
 }
 
@@ -258,7 +260,7 @@ void bind_part_saver(nb::module_& module) {
   nb::class_<PartSaver>(module, "PartSaver")
       .def("begin", &begin_part, nb::arg("directory"), nb::arg("replace"))
       .def("write", &write_part, nb::arg("directory"), nb::arg("ticket"), nb::arg("node"), nb::arg("world"),
-           nb::arg("tensors"), nb::arg("metadata"))
+           nb::arg("tensors"), nb::arg("metadata"), nb::arg("max_write_rate") = 0)
       .def("commit", &commit_parts, nb::arg("directory"), nb::arg("ticket"), nb::arg("world"), nb::arg("parts"),
            nb::arg("held"))
       .def("discard", &discard_part, nb::arg("directory"), nb::arg("ticket"));

@@ -264,6 +264,7 @@ class PartSaver:
         world: int,
         tensors: Tensors,
         metadata: Sequence[tuple[str, str]],
+        max_write_rate: int = 0,
     ) -> tuple[_Part, int, bool]:
         """its index; the bytes of its segment, and whether they were written directly"""
     def commit(

@@ -14,6 +14,7 @@
 #include "checkpoint/cover.h"
 #include "checkpoint/drain.h"
 #include "checkpoint/staging.h"
+#include "io/governor.h"
 #include "os/file.h"
 #include "pfs/calls.h"
 
@@ -108,7 +109,7 @@ Result<io::DrainGovernor*> PartSaver::drain_of(const io::Directory& directory) {
 }
 
 Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicket& ticket, std::uint64_t node,
-                                   std::uint64_t world, const State& state) {
+                                   std::uint64_t world, const State& state, std::uint64_t max_write_rate) {
   Pieces pieces;
   for (const HostPiece& source : state.pieces) {
     IC_CHECK(check_piece(source.piece));
@@ -132,6 +133,8 @@ Result<SavedPart> PartSaver::write(const std::string& directory, const SaveTicke
   WriteOptions options = write_;
   options.files_at_once = static_cast<unsigned>(std::min<std::uint64_t>(world, UINT32_MAX));
   options.drain = drain;
+  io::Governor limit(steady_clock(), {.foreground = 0, .fill = 0, .drain = max_write_rate});
+  if (max_write_rate != 0) options.governor = &limit;
   SavedPart part;
   std::atomic<std::uint64_t> written{0};
   auto index = write_part(

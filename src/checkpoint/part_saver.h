@@ -50,8 +50,9 @@ class PartSaver {
   // By the first rank, before the others know. See begin_beside().
   Result<SaveTicket> begin(const std::string& directory, Exists exists);
   // By each rank: all of `state`, as writer `node` of `world`. On error it removes what it wrote.
+  // `max_write_rate`: bytes per second of this call; 0: no limit.
   Result<SavedPart> write(const std::string& directory, const SaveTicket& ticket, std::uint64_t node,
-                          std::uint64_t world, const State& state);
+                          std::uint64_t world, const State& state, std::uint64_t max_write_rate = 0);
   // By the first rank, once all have written: the checkpoint is durable when it returns. `held`: what all wrote
   // together; holes and overlaps are refused, by the tensor's name. Then what was there before goes.
   Status commit(const std::string& directory, const SaveTicket& ticket, std::uint64_t world,

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "checkpoint/checkpoint_test_helpers.h"
 #include "checkpoint/staging_pool.h"
 #include "testing/fault_files.h"
@@ -83,6 +84,18 @@ class PartSaverTest : public ::testing::Test {
   testing::TempDir temp_;
   std::string directory_ = (temp_.path() / "any name").string();
 };
+
+TEST_F(PartSaverTest, TheRateOfACallIsKept) {
+  PartSaver saver({});
+  const auto ticket = saver.begin(directory_, Exists::replace);
+  ASSERT_TRUE(ticket.ok());
+  const Memory memory = memory_of({whole("large", Dtype::u8, {36 * kMiB})}, 3);
+  const Clock::TimePoint begin = steady_clock().now();
+  const auto part = saver.write(directory_, *ticket, 0, 1, memory.state(), 40 * kMiB);
+  ASSERT_TRUE(part.ok()) << part.error().to_string();
+  // The last request, of 8 MiB at most, waits for those before it.
+  EXPECT_GE(seconds_between(begin, steady_clock().now()), 0.6);
+}
 
 TEST_F(PartSaverTest, SavesInADirectoryOfAnyNameBesideOtherFiles) {
   std::ofstream(directory_ + "/meta.pt") << "of the caller";

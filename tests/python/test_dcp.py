@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_a_state_comes_back_equal_in_value_and_type(tmp_path: pathlib.Path) -> N
     assert read.planner_data == metadata.planner_data
     assert list(read.state_dict_metadata) == list(metadata.planner_data)
     assert len(pickle.dumps(metadata.storage_data)) < 200
+
+
+@pytest.mark.parametrize("by", ["argument", "variable"])
+def test_a_limit_of_the_rate_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    if by == "variable":
+        monkeypatch.setenv("INFERCLUSTER_DCP_MAX_WRITE_RATE", "40MiB")
+    writer = ic.Writer(tmp_path / "a", max_write_rate="40MiB" if by == "argument" else None)
+    begin = time.monotonic()
+    dcp.save({"large": torch.zeros(36 << 20, dtype=torch.uint8)}, storage_writer=writer)
+    assert time.monotonic() - begin > 0.6  # the last of five requests, 8 MiB at most, waits for the others
+    with pytest.raises(ValueError, match="max_write_rate"):
+        ic.Writer(tmp_path / "a", max_write_rate=0)
 
 
 def test_stock_tools_open_the_segments(tmp_path: pathlib.Path) -> None:

@@ -19,11 +19,13 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from .. import _core, _log
+from .._checkpoint.arguments import bytes_of
 from .._checkpoint.interrupt import in_thread
 from .._checkpoint.tensors import is_plain_memory, refuse_odd, strides_of
 from . import _metadata, _process, _tickets
 from ._form import form_of
 
+_RATE_VARIABLE = "INFERCLUSTER_DCP_MAX_WRITE_RATE"
 _STOCK_DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
@@ -33,14 +35,22 @@ class Writer(StorageWriter, AsyncStager):
     there stays until the new one is durable.
 
     As with torch's own writer, `checkpoint_id=` of dcp.save() overrides `path`. `overwrite` False: saving to a
-    checkpoint that is there is an error.
+    checkpoint that is there is an error. `max_write_rate`: bytes per second of this rank, as a number or as "1GiB"; None:
+    INFERCLUSTER_DCP_MAX_WRITE_RATE, or no limit.
     """
 
     _synchronize_after_execute = False  # stage() returns when all is copied
 
-    def __init__(self, path: str | os.PathLike[str] = "", *, overwrite: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] = "", *, overwrite: bool = True, max_write_rate: int | str | None = None
+    ) -> None:
         self.path = pathlib.Path(path)
         self.overwrite = overwrite
+        if max_write_rate is None:
+            max_write_rate = os.environ.get(_RATE_VARIABLE) or None
+            self._max_write_rate = bytes_of(max_write_rate, _RATE_VARIABLE)
+        else:
+            self._max_write_rate = bytes_of(max_write_rate, "max_write_rate")
         self.save_id = uuid.uuid4().hex
         self._begun: _tickets.Ticket | None = None  # on the first rank, until the save has ended
         self._rank = 0
@@ -89,8 +99,9 @@ class Writer(StorageWriter, AsyncStager):
         results = part.results
         if results:
             saver, directory = _process.saver(), os.fsencode(ticket.directory)
+            rate = self._max_write_rate
             reference, _, _ = in_thread(
-                lambda: saver.write(directory, ticket.save, ticket.node, ticket.world, part.tensors, [])
+                lambda: saver.write(directory, ticket.save, ticket.node, ticket.world, part.tensors, [], rate)
             )
             results[0] = dataclasses.replace(results[0], storage_data=reference)
         done: Future[list[WriteResult]] = Future()

@@ -46,8 +46,8 @@ class Runner {
     pages.insert(pages.end(), job_.references.pages.begin(), job_.references.pages.end());
     const bool on_fast = job_.fast.has_value();
     Begun written = on_fast ? *std::move(job_.fast) : std::move(job_.begun);
-    const auto part =
-        std::make_shared<const DurablePart>(std::move(written), std::move(index_), std::move(pages), linkable_);
+    const auto part = std::make_shared<const DurablePart>(
+        DurablePart{std::move(written), std::move(index_), std::move(pages), linkable_});
     job_.references = {};  // the directory that they refer to is open no longer than need be
     job_.on_durable(part);
     if (on_fast) {

@@ -44,12 +44,17 @@ def planner_tables(rows: list[dict]) -> str:
               f"{r['rank_new']['messages']} / {r['rank_again']['messages']}", f"{r['coordinator_new']['messages']} / {r['coordinator_again']['messages']}",
               f"{r['rank_new']['received'] / KIB:.1f} / {r['rank_again']['received'] / KIB:.1f}", f"{r['coordinator_new']['received'] / KIB:.0f}",
               f"{r['commit_bytes'] / KIB:.0f}", f"{r['index_bytes_max'] / KIB:.0f}", f"{r['index_bytes'] / MIB:.0f}", f"{r['index_parse_s']:.1f}"] for r in rows]
+    opening = [[str(r["world"]), f"{r['index_bytes'] / MIB:.0f}", f"{r['index_parse_s']:.1f}", f"{r['index_heap_bytes'] / MIB:.0f}",
+                f"{r['own_indexes_mean']:.0f} / {r['own_indexes_max']}", *(f"{r[what] * r['own_indexes_max'] / r['world'] / by:.2f}"
+                for what, by in (("index_bytes", MIB), ("index_parse_s", 1), ("index_heap_bytes", MIB)))] for r in rows]
     return "\n".join((
         "== planning (processor time) ==",
         table(["ranks", "PPxDPxTP", "chunks", "us/chunk", "rank ms", "rank ms max", "rank 0 ms", "plan stands, ms", "most/mean bytes"], times),
         "== what it takes (new plan / plan that stands) ==",
         table(["ranks", "rank KiB peak", "rank 0 MiB peak", "messages of a rank", "of rank 0", "KiB received", "by rank 0", "COMMIT KiB", "index KiB",
-               "indexes MiB", "all parsed, s"], costs)))
+               "indexes MiB", "all parsed, s"], costs),
+        "== what opening it takes a rank: all of it; what it saved itself ==",
+        table(["ranks", "MiB", "s", "MiB held", "own: indexes / most", "MiB", "s", "MiB held"], opening)))
 
 
 def main() -> int:

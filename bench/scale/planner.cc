@@ -45,7 +45,10 @@ Json json_of(const Figures& figures, const Parallelism& parallelism) {
           {"commit_parse_s", figures.commit_parse_seconds},
           {"index_bytes_max", figures.index_bytes_max},
           {"index_bytes", figures.index_bytes},
-          {"index_parse_s", figures.index_parse_seconds}};
+          {"index_parse_s", figures.index_parse_seconds},
+          {"index_heap_bytes", figures.index_heap_bytes},
+          {"own_indexes_max", figures.own_indexes_max},
+          {"own_indexes_mean", figures.own_indexes_mean}};
 }
 
 int run(int count, char** worlds) {

@@ -13,6 +13,7 @@
 #include "checkpoint/layout.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
+#include "checkpoint/sources.h"
 #include "exchange/verdict.h"
 
 namespace infercluster::scale {
@@ -183,19 +184,23 @@ class Simulation {
     const double seconds = seconds_of([&] { same = participant.hold(std::move(pieces)); });
     figures_.reuse_seconds = std::max(figures_.reuse_seconds, seconds);
     IC_CHECK(same);
+    const auto& sources = participant.share().sources;
+    const std::uint64_t own_indexes = sources ? sources->size() : job_.world;
+    figures_.own_indexes_max = std::max(figures_.own_indexes_max, own_indexes);
+    figures_.own_indexes_mean += static_cast<double>(own_indexes) / static_cast<double>(job_.world);
     const std::uint64_t step = std::max<std::uint64_t>(1, job_.world / job_.indexes);
-    return rank % step == 0 ? index(rank, layout) : Status();
+    return rank % step == 0 ? index(rank, participant.share(), layout) : Status();
   }
 
   Status plan(Participant& participant, Layout& layout) {
     IC_TRY(const Answer answer, checkpoint::decode_answer(encode(answer_)));
     IC_CHECK(participant.accept(answer));
-    IC_TRY(layout, lay_out(participant.pieces(), participant.writes()));
+    IC_TRY(layout, lay_out(participant.pieces(), participant.share().writes));
     return {};
   }
 
   // The index that the rank would write, and what it costs to read.
-  Status index(std::uint64_t rank, const Layout& layout) {
+  Status index(std::uint64_t rank, const checkpoint::OwnShare& share, const Layout& layout) {
     const checkpoint::WriterFile writer{rank, 1};
     manifest::Index index;
     index.step = 1;
@@ -206,11 +211,15 @@ class Simulation {
     index.segments.push_back(
         {checkpoint::segment_name(writer, 0), layout.bytes, std::vector<std::uint32_t>(blocks, 0xC0FFEE11)});
     index.chunks = layout.chunks;
+    auto sources = share.sources ? checkpoint::encode_sources(*share.sources) : std::nullopt;
+    if (sources) index.metadata.emplace_back(checkpoint::kSourcesKey, *std::move(sources));
     IC_TRY(const std::string text, build_index(index));
     Status parsed;
+    const std::uint64_t before = heap_bytes();
     index_seconds_ += seconds_of([&] {
       const auto back = manifest::parse_index(text);
       if (!back.ok()) parsed = back.error();
+      index_heap_ += heap_bytes() - before;
     });
     index_bytes_ += text.size();
     figures_.index_bytes_max = std::max<std::uint64_t>(figures_.index_bytes_max, text.size());
@@ -274,6 +283,7 @@ class Simulation {
     const double all_indexes = static_cast<double>(job_.world) / static_cast<double>(indexes_);
     figures_.index_bytes = static_cast<std::uint64_t>(static_cast<double>(index_bytes_) * all_indexes);
     figures_.index_parse_seconds = index_seconds_ * all_indexes;
+    figures_.index_heap_bytes = static_cast<std::uint64_t>(static_cast<double>(index_heap_) * all_indexes);
   }
 
   const Job& job_;
@@ -290,6 +300,7 @@ class Simulation {
   std::uint64_t indexes_ = 0;
   std::uint64_t index_bytes_ = 0;
   double index_seconds_ = 0;
+  std::uint64_t index_heap_ = 0;
 };
 
 }  // namespace

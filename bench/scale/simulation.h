@@ -49,8 +49,12 @@ struct Figures {
   double commit_build_seconds = 0;
   double commit_parse_seconds = 0;
   std::uint64_t index_bytes_max = 0;
-  std::uint64_t index_bytes = 0;   // of all indexes, estimated from some
-  double index_parse_seconds = 0;  // of all of them: what opening the checkpoint takes a reader
+  std::uint64_t index_bytes = 0;       // of all indexes, estimated from some
+  double index_parse_seconds = 0;      // of all of them: what opening the checkpoint takes a reader
+  std::uint64_t index_heap_bytes = 0;  // and the memory that he then holds
+  // Of the ranks whose indexes one needs for what it held itself; none where it does not know.
+  std::uint64_t own_indexes_max = 0;
+  double own_indexes_mean = 0;
 };
 
 Result<Figures> simulate(const Job& job);

@@ -41,6 +41,12 @@ std::shared_ptr<Checkpoint> open_step(const nb::bytes& root, std::optional<std::
   return unwrap(without_gil([&] { return checkpoint::open_at(path, step); }));
 }
 
+std::shared_ptr<Checkpoint> open_own(const nb::bytes& root, std::uint64_t step, std::uint64_t rank,
+                                     std::uint64_t world) {
+  const std::string path = string_of(root);
+  return unwrap(without_gil([&] { return Checkpoint::open_own(io::system_files(), path, step, rank, world); }));
+}
+
 std::shared_ptr<Checkpoint> open_in(const nb::bytes& directory) {
   const std::string path = string_of(directory);
   return unwrap(without_gil([&]() -> Result<std::unique_ptr<Checkpoint>> {
@@ -117,11 +123,16 @@ void bind_checkpoint_class(nb::module_& module) {
       .def_prop_ro("world", [](const Checkpoint& self) { return self.commit().world; })
       .def_prop_ro("epoch", [](const Checkpoint& self) { return self.commit().epoch; })
       .def_prop_ro("save_id", [](const Checkpoint& self) { return self.commit().save_id; })
+      .def_prop_ro("is_whole", &Checkpoint::is_whole)
+      .def(
+          "covers", [](const Checkpoint& self, const Tensors& tensors) { return self.covers(tensors.targets()); },
+          nb::arg("tensors"))
       .def("tensors", &tensors_of)
       .def("boxes", &boxes_of)
       .def("metadata", &metadata_of)
       .def("restore", &restore, nb::arg("tensors"));
   module.def("open_checkpoint", &open_step, nb::arg("root"), nb::arg("step"));
+  module.def("open_own_checkpoint", &open_own, nb::arg("root"), nb::arg("step"), nb::arg("rank"), nb::arg("world"));
   module.def("is_stock_dcp", &is_stock, nb::arg("directory"));
   module.def("open_checkpoint_in", &open_in, nb::arg("directory"));
 }
@@ -140,6 +151,7 @@ nb::dict load_report_of(const checkpoint::RestoreReport& report) {
   result["bytes_received"] = report.bytes_received;
   result["node_ranks"] = report.node_ranks;
   result["node_bytes_read"] = report.node_bytes_read;
+  result["index_bytes"] = report.index_bytes;
   result["segments"] = report.segments;
   result["seconds"] = report.seconds;
   result["tier"] = "root";  // the package knows better where it is not

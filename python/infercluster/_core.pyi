@@ -228,6 +228,11 @@ class Checkpoint:
     def epoch(self) -> int: ...
     @property
     def save_id(self) -> str: ...
+    @property
+    def is_whole(self) -> bool:
+        """Otherwise it knows what one rank saved, and says of other tensors and their chunks that they are not there."""
+    def covers(self, tensors: Tensors) -> bool:
+        """Whether it knows where all parts of these are."""
     def boxes(self) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """name -> offsets and lengths of each chunk that has elements"""
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -248,6 +253,8 @@ def restore_by(
 
 def open_checkpoint(root: bytes, step: int | None) -> Checkpoint:
     """None: the latest. `root` may be the directory of one checkpoint."""
+def open_own_checkpoint(root: bytes, step: int, rank: int, world: int) -> Checkpoint:
+    """As much of it as the rank needs for what it saved as one of as many; all of it where that is not known."""
 def open_checkpoint_in(directory: bytes) -> Checkpoint: ...
 def is_stock_dcp(directory: bytes) -> bool: ...
 

@@ -137,6 +137,7 @@ class LoadReport(TypedDict):
     bytes_received: int  # read by other ranks of the node, for this one too
     node_ranks: int  # that shared their reads
     node_bytes_read: int  # by all of them together
+    index_bytes: int  # of the indexes that this rank read to know where all is; in none of the others
     segments: int  # that this rank opened
     seconds: float
     tier: str  # "fast" or "root"

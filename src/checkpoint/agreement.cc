@@ -176,7 +176,7 @@ Status Participant::accept(const Answer& answer) {
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     if (plan.writers[i] == kByPlacement && !pieces_[i].sharding) return damaged("what rank 0 said of the plan");
   }
-  writes_ = own_writes(pieces_, rank_, plan.writers);
+  share_ = own_share(pieces_, rank_, plan.writers);
   plan_hash_ = plan.hash;
   return {};
 }

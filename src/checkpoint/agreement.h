@@ -75,14 +75,14 @@ class Participant {
   Status accept(const Answer& answer);
 
   [[nodiscard]] const Pieces& pieces() const { return pieces_; }
-  [[nodiscard]] const std::vector<std::size_t>& writes() const { return writes_; }  // of pieces(), ascending
+  [[nodiscard]] const OwnShare& share() const { return share_; }  // of pieces()
 
  private:
   const std::uint64_t rank_;
   Pieces pieces_;
   std::string digest_;
   std::string plan_hash_;  // empty: no plan for pieces_
-  std::vector<std::size_t> writes_;
+  OwnShare share_;
 };
 
 }  // namespace infercluster::checkpoint

@@ -17,6 +17,7 @@
 #include "checkpoint/live_copy.h"
 #include "checkpoint/names.h"
 #include "checkpoint/save_job.h"
+#include "checkpoint/sources.h"
 #include "checkpoint/staging.h"
 #include "exchange/cause.h"
 #include "exchange/wire.h"
@@ -88,7 +89,6 @@ Result<std::shared_ptr<const Save>> Checkpointer::Impl::start(SaveJob& job, cons
                                                               const SaveOptions& options) {
   IC_CHECK(agree(job, state, options));
   job.save->schedule(job.report);
-  job.metadata = state.metadata;
   log_info("step " + std::to_string(job.report.step) + ": scheduled");
   // The writer goes ahead: of a state larger than the arena it writes one part while the next is copied.
   const std::shared_ptr<Save> save = job.save;
@@ -197,7 +197,12 @@ Result<Answer> Checkpointer::Impl::ask(SaveJob& job, std::string_view tag, const
 Status Checkpointer::Impl::plan(SaveJob& job, const Answer& answer, const State& state) {
   IC_CHECK(participant_.accept(answer));
   job.plan_hash = participant_.plan_hash();
-  std::vector<std::size_t> writes = participant_.writes();
+  std::vector<std::size_t> writes = participant_.share().writes;
+  job.metadata = state.metadata;
+  if (participant_.share().sources) {
+    auto sources = encode_sources(*participant_.share().sources);
+    if (sources) job.metadata.emplace_back(kSourcesKey, *std::move(sources));
+  }
   job.references = choose_references(earlier(), participant_.pieces(), contents_of(state), writes);
   IC_TRY(Layout layout, lay_out(participant_.pieces(), writes));
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "checkpoint/reading.h"
+#include "checkpoint/sources.h"
 #include "safetensors/header.h"
 
 namespace infercluster::checkpoint {
@@ -42,7 +43,9 @@ void compare_part(const WindowedTensor& tensor, const TensorPart& part, const st
 std::map<std::string, std::set<std::string>> texts_of(const Checkpoint& checkpoint) {
   std::map<std::string, std::set<std::string>> texts;
   for (const manifest::Index& index : checkpoint.indexes()) {
-    for (const auto& [key, value] : index.metadata) texts[key].insert(value);
+    for (const auto& [key, value] : index.metadata) {
+      if (key != kSourcesKey) texts[key].insert(value);  // where things lie is no part of the state
+    }
   }
   return texts;
 }

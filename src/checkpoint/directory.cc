@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "base/log.h"
@@ -99,16 +100,25 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit) {
+  std::vector<std::uint64_t> all(commit.indexes.size());
+  std::iota(all.begin(), all.end(), 0);
+  return read_indexes(calls, directory, commit, all);
+}
+
+Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
+                                                  const manifest::Commit& commit,
+                                                  std::span<const std::uint64_t> positions) {
   std::vector<manifest::Index> indexes(commit.indexes.size());
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::optional<Error> error;        // of the first index in order that has one; guarded by mutex
   std::size_t failed_at = SIZE_MAX;  // guarded by mutex
   const auto work = [&] {
-    for (std::size_t i = next++; i < indexes.size(); i = next++) {
-      const Status done = read_whole_index(calls, directory, commit, commit.indexes[i], indexes[i]);
+    for (std::size_t i = next++; i < positions.size(); i = next++) {
+      const std::uint64_t at = positions[i];
+      const Status done = read_whole_index(calls, directory, commit, commit.indexes[at], indexes[at]);
       if (done.ok()) continue;
-      next = indexes.size();  // those before this one are on their way
+      next = positions.size();  // those before this one are on their way
       const std::lock_guard lock(mutex);
       if (i >= failed_at) return;
       error = done.error();
@@ -116,7 +126,7 @@ Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io
       return;
     }
   };
-  const bool shared = indexes.size() >= kSharedFrom;
+  const bool shared = positions.size() >= kSharedFrom;
   const unsigned readers = shared ? std::min(os::usable_processors(), kReadersMax) : 1;
   std::vector<std::thread> threads;
   for (unsigned i = 1; i < readers; ++i) threads.push_back(start_thread("ic-index", work));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,11 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 // then whole as far as can be told without reading the data.
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit);
+
+// Those at these positions of the commit alone, in their places; the others are empty.
+Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
+                                                  const manifest::Commit& commit,
+                                                  std::span<const std::uint64_t> positions);
 
 // The epoch in which this save has begun here, above what is committed; nothing: it has not.
 Result<std::optional<std::uint64_t>> epoch_begun(io::FileCalls& calls, const io::Directory& directory,

@@ -58,8 +58,10 @@ Result<std::string> nodes_of(const exchange::Exchange& job, const std::vector<st
     }
     if (rank == 0) content = its_content;
     if (its_content != content) {
-      return Error(ErrorCode::invalid_argument, name + " restores " + std::string(its_content) + ", and rank " +
-                                                    std::to_string(job.called(0)) + " " + content)
+      std::string text = name;
+      text.append(" restores ").append(its_content).append(", and rank ");
+      text.append(std::to_string(job.called(0))).append(" ").append(content);
+      return Error(ErrorCode::invalid_argument, std::move(text))
           .with_hint("All ranks restore the same checkpoint in one call");
     }
     const std::string key = node.empty() ? "rank " + std::to_string(rank) : node;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of its pieces a rank writes. All ranks of a mesh hold the same placed tensors, so each can compute for itself
-// whose turn each of them is, as long as it looks at nothing that only it knows.
+// Which of its pieces a rank writes, and who the others. All ranks of a mesh hold the same placed tensors, so each can
+// compute for itself whose turn each of them is, as long as it looks at nothing that only it knows.
 #include <algorithm>
 #include <queue>
+#include <set>
 
 #include "checkpoint/plan.h"
 #include "safetensors/dtype.h"
@@ -60,8 +61,8 @@ class Classes {
 };
 
 // The largest first, each to the replica with the least, and to the last of several: uneven cuts leave the last ranks
-// less. `number`'s turns go into `writes`.
-void take_turns(Class& its, const Pieces& pieces, std::vector<std::size_t>& writes) {
+// less. The ranks whose turn it is go into `writers`.
+void take_turns(Class& its, const Pieces& pieces, std::uint64_t rank, Writers& writers) {
   std::sort(its.turns.begin(), its.turns.end(), [&](const Class::Turn& a, const Class::Turn& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : pieces[a.piece].tensor < pieces[b.piece].tensor;
   });
@@ -77,10 +78,14 @@ void take_turns(Class& its, const Pieces& pieces, std::vector<std::size_t>& writ
   std::vector<Candidate> all;
   for (std::uint64_t i = 0; i < used; ++i) all.push_back({0, its.replica.count - 1 - i});
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> least(std::greater<>(), std::move(all));
+  const std::uint64_t position = its.mesh->position_of(rank).value();
   for (const Class::Turn& turn : its.turns) {
     Candidate next = least.top();
     least.pop();
-    if (next.number == its.replica.number) writes.push_back(turn.piece);
+    const Sharding& sharding = *pieces[turn.piece].sharding;
+    writers[turn.piece] = next.number == its.replica.number
+                              ? rank
+                              : its.mesh->rank_at(position_of_replica(sharding, position, next.number));
     next.load += turn.bytes;
     least.push(next);
   }
@@ -92,30 +97,35 @@ bool is_empty(const Box& box) {
 
 }  // namespace
 
-std::vector<std::size_t> own_writes(const Pieces& pieces, std::uint64_t rank, const Writers& writers) {
-  std::vector<std::size_t> writes;
+OwnShare own_share(const Pieces& pieces, std::uint64_t rank, const Writers& writers) {
+  Writers who = writers;  // without kByPlacement
   Classes classes(rank);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
-    if (writers[i] == rank) writes.push_back(i);
-    if (writers[i] != kByPlacement) continue;
+    if (who[i] != kByPlacement) continue;
     if (volume_of(piece.shape) == 0) {  // once, so that its name comes back
-      if (piece.sharding->mesh->rank_at(0) == rank) writes.push_back(i);
+      who[i] = piece.sharding->mesh->rank_at(0);
       continue;
     }
     Class& its = classes.of(*piece.sharding);
     if (its.replica.count == 1) {
-      if (!is_empty(piece.box)) writes.push_back(i);
+      who[i] = rank;
       continue;
     }
     const std::uint64_t elements = volume_of(shard_box(*piece.sharding, piece.shape, 0).lengths);
     its.turns.push_back(
         {elements / 8 * safetensors::bits_of(piece.dtype) + elements % 8 * safetensors::bits_of(piece.dtype) / 8, i});
   }
-  for (Class& its : classes.all()) take_turns(its, pieces, writes);
-  std::erase_if(writes, [&](std::size_t i) { return volume_of(pieces[i].shape) != 0 && is_empty(pieces[i].box); });
-  std::sort(writes.begin(), writes.end());
-  return writes;
+  for (Class& its : classes.all()) take_turns(its, pieces, rank, who);
+  OwnShare own;
+  std::set<std::uint64_t> sources{rank};
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (volume_of(pieces[i].shape) != 0 && is_empty(pieces[i].box)) continue;
+    if (who[i] == rank) own.writes.push_back(i);
+    sources.insert(who[i]);
+  }
+  if (!sources.contains(kElsewhere)) own.sources.emplace(sources.begin(), sources.end());
+  return own;
 }
 
 }  // namespace infercluster::checkpoint

@@ -270,8 +270,7 @@ class Planner {
       groups.clear();
       for (const Entry& entry : shared->holders) groups.push_back(entry.group);
       const LeastLoaded::Choice choice = least.choose(groups, shared->bytes);
-      const Entry& writer = shared->holders[choice.holder];
-      plan_.writers[writer.group][writer.piece] = choice.rank;
+      for (const Entry& entry : shared->holders) plan_.writers[entry.group][entry.piece] = choice.rank;
     }
   }
 

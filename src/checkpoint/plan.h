@@ -60,8 +60,8 @@ struct Group {
 };
 
 // Who writes a piece of a group: a rank, or one of these.
-inline constexpr std::uint64_t kByPlacement = UINT64_MAX;    // one of each box's holders: see own_writes()
-inline constexpr std::uint64_t kElsewhere = UINT64_MAX - 1;  // nobody of this group
+inline constexpr std::uint64_t kByPlacement = UINT64_MAX;    // one of each box's holders: see own_share()
+inline constexpr std::uint64_t kElsewhere = UINT64_MAX - 1;  // nobody of this group, and it does not say who
 using Writers = std::vector<std::uint64_t>;                  // one per piece of the group
 
 struct Plan {
@@ -77,8 +77,13 @@ struct Plan {
 // mesh that do not hold it.
 Result<Plan> plan_writes(std::span<const Group> groups, std::uint64_t world);
 
-// Which of its pieces a rank writes, ascending. Linear in its pieces (sorted by size), whatever the world.
-std::vector<std::size_t> own_writes(const Pieces& pieces, std::uint64_t rank, const Writers& writers);
+struct OwnShare {
+  std::vector<std::size_t> writes;  // which of its pieces the rank writes, ascending
+  // Who writes what the rank holds, ascending; nothing where that is not known of some.
+  std::optional<std::vector<std::uint64_t>> sources;
+};
+// Linear in the rank's pieces (sorted by size), whatever the world.
+OwnShare own_share(const Pieces& pieces, std::uint64_t rank, const Writers& writers);
 
 // What rank 0 tells the others.
 std::string encode_plan(const Plan& plan, std::span<const Group> groups);

@@ -41,7 +41,7 @@ inline Result<WholePlan> plan_all(const std::vector<Pieces>& ranks) {
   WholePlan whole{plan.hash, {}, {}, plan.copies};
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     IC_TRY(const OwnPlan own, decode_plan(text, digest_of(encode_pieces(ranks[rank])), ranks[rank].size()));
-    whole.writes.push_back(own_writes(ranks[rank], rank, own.writers));
+    whole.writes.push_back(own_share(ranks[rank], rank, own.writers).writes);
     whole.bytes.push_back(0);
     for (const std::size_t i : whole.writes.back()) {
       IC_TRY(const std::uint64_t bytes, check_piece(ranks[rank][i]));

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/restore.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/assert.h"
 #include "checkpoint/cover.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/names.h"
 #include "checkpoint/restore_plan.h"
 #include "checkpoint/restore_run.h"
+#include "checkpoint/sources.h"
 
 namespace infercluster::checkpoint {
 namespace {
@@ -17,6 +21,23 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   std::string text = "[";
   for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
   return text + "]";
+}
+
+std::uint64_t volume_of(const std::vector<std::uint64_t>& lengths) {
+  std::uint64_t volume = 1;
+  for (const std::uint64_t length : lengths) volume *= length;  // within a checked shape: cannot wrap
+  return volume;
+}
+
+// Of what two boxes of a tensor have in common.
+std::uint64_t common_volume(const Box& a, const Box& b) {
+  std::uint64_t volume = 1;
+  for (std::size_t d = 0; d < a.offsets.size(); ++d) {
+    const std::uint64_t begin = std::max(a.offsets[d], b.offsets[d]);
+    const std::uint64_t end = std::min(a.offsets[d] + a.lengths[d], b.offsets[d] + b.lengths[d]);
+    volume *= end > begin ? end - begin : 0;
+  }
+  return volume;
 }
 
 // "a, b and 3 more".
@@ -58,6 +79,30 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open_directory(io::FileCalls& ca
   checkpoint->path_ = directory.path;
   checkpoint->commit_ = *std::move(commit);
   IC_TRY(checkpoint->indexes_, read_indexes(calls, directory, checkpoint->commit_));
+  for (const manifest::IndexReference& index : checkpoint->commit_.indexes) checkpoint->index_bytes_ += index.bytes;
+  IC_CHECK(checkpoint->gather_tensors());
+  return checkpoint;
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open_own(io::FileCalls& calls, const std::string& root,
+                                                         std::uint64_t step, std::uint64_t rank, std::uint64_t world) {
+  IC_TRY(const io::Directory parent, calls.open_directory(root));
+  IC_TRY(const io::Directory directory, calls.open_directory_in(parent, step_name(step)));
+  IC_TRY(auto commit, read_commit(calls, directory));
+  if (!commit || commit->world != world || commit->indexes.size() != world || rank >= world)
+    return open_directory(calls, directory);
+  IC_TRY(std::vector<manifest::Index> own, read_indexes(calls, directory, *commit, std::array{rank}));
+  auto others = sources_in(own[rank], world);
+  if (!others || others->size() == world || own[rank].node != rank) return open_directory(calls, directory);
+  std::erase(*others, rank);
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->path_ = directory.path;
+  checkpoint->is_whole_ = false;
+  IC_TRY(checkpoint->indexes_, read_indexes(calls, directory, *commit, *others));
+  checkpoint->indexes_[rank] = std::move(own[rank]);
+  checkpoint->index_bytes_ = commit->indexes[rank].bytes;
+  for (const std::uint64_t other : *others) checkpoint->index_bytes_ += commit->indexes[other].bytes;
+  checkpoint->commit_ = *std::move(commit);
   IC_CHECK(checkpoint->gather_tensors());
   return checkpoint;
 }
@@ -99,7 +144,8 @@ Status Checkpoint::gather_tensors() {
       const manifest::Chunk& chunk = indexes_[part.index].chunks[part.chunk];
       if (chunk.bytes > 0) boxes.push_back(&chunk.box);
     }
-    if (const auto flaw = find_flaw(tensor.shape, boxes))
+    const auto flaw = find_flaw(tensor.shape, boxes);
+    if (flaw && (is_whole_ || !flaw->overlapping.empty()))
       return Error(ErrorCode::corrupt, flaw->text).with_path(path_).with_tensor(name);
   }
   return {};
@@ -127,6 +173,11 @@ Result<std::uint64_t> Checkpoint::check(std::span<const Target> targets) const {
                     shape_text(piece.shape) + ")");
     }
   }
+  if (!covers(targets)) {
+    return Error(ErrorCode::not_found, "it was opened for what one rank saved, and more is wanted")
+        .with_path(path_)
+        .with_hint("Open all of it");
+  }
   if (!missing.empty())
     return Error(ErrorCode::not_found, "the checkpoint has no tensor " + missing.text()).with_path(path_);
   if (!different.empty()) {
@@ -137,18 +188,36 @@ Result<std::uint64_t> Checkpoint::check(std::span<const Target> targets) const {
   return bytes;
 }
 
+bool Checkpoint::covers(std::span<const Target> targets) const {
+  if (is_whole_) return true;
+  return std::ranges::all_of(targets, [&](const Target& target) {
+    const auto found = tensors_.find(target.piece.tensor);
+    if (found == tensors_.end() || found->second.shape != target.piece.shape) return false;
+    std::uint64_t missing = volume_of(target.piece.box.lengths);  // of elements; parts do not overlap
+    for (const StoredTensor::Part& part : found->second.parts)
+      missing -= common_volume(indexes_[part.index].chunks[part.chunk].box, target.piece.box);
+    return missing == 0;
+  });
+}
+
 Result<RestoreReport> Checkpoint::restore(std::span<const Target> targets, const RestoreOptions& options) const {
   const Clock::TimePoint begin = steady_clock().now();
   IC_TRY(const std::uint64_t bytes, check(targets));
   IC_TRY(std::vector<SegmentReads> segments, plan_reads(*this, targets, kWindowBytes));
   IC_TRY(RestoreReport report, run_reads(*this, std::move(segments), options, nullptr));
   report.bytes_wanted = bytes;
+  report.index_bytes = index_bytes_;
   report.node_bytes_read = report.bytes_read;
   report.seconds = seconds_between(begin, steady_clock().now());
   return report;
 }
 
 Result<RestoreReport> Checkpoint::verify(const RestoreOptions& options) const {
+  if (!is_whole_) {
+    return Error(ErrorCode::invalid_argument, "it was opened for what one rank saved")
+        .with_path(path_)
+        .with_hint("Open all of it");
+  }
   const Clock::TimePoint begin = steady_clock().now();
   IC_TRY(RestoreReport report, run_reads(*this, plan_whole_reads(*this, kWindowBytes), options, nullptr));
   report.seconds = seconds_between(begin, steady_clock().now());

@@ -53,6 +53,7 @@ struct RestoreReport {
   std::uint64_t bytes_received = 0;   // read by other ranks of the node, for this one too
   std::uint64_t segments = 0;         // that were opened
   std::uint64_t node_ranks = 1;       // that shared their reads
+  std::uint64_t index_bytes = 0;      // of the indexes that this rank read to know where all is
   std::uint64_t node_bytes_read = 0;  // by all of them together
   double seconds = 0;
 };
@@ -71,12 +72,20 @@ class Checkpoint {
   static Result<std::unique_ptr<Checkpoint>> open(io::FileCalls& calls, const std::string& root, std::uint64_t step);
   // Of all ranks' parts on the fast tier, which lie in a directory each; of one save.
   static Result<std::unique_ptr<Checkpoint>> open_parts(const std::string& fast, std::vector<OpenPart> parts);
+  // As much of it as rank `rank` of `world` needs for what it saved, where it was saved by as many and says whose
+  // indexes that takes; else all of it.
+  static Result<std::unique_ptr<Checkpoint>> open_own(io::FileCalls& calls, const std::string& root, std::uint64_t step,
+                                                      std::uint64_t rank, std::uint64_t world);
   // In a directory of any name.
   static Result<std::unique_ptr<Checkpoint>> open_directory(io::FileCalls& calls, const io::Directory& directory);
 
   [[nodiscard]] const manifest::Commit& commit() const { return commit_; }
   [[nodiscard]] const std::vector<manifest::Index>& indexes() const { return indexes_; }  // by rank that saved
   [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  // Otherwise indexes that were not read are empty, and tensors may lack parts or be missing; restore() refuses what it
+  // does not know the place of, which need not mean that it is not there.
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+  [[nodiscard]] std::uint64_t index_bytes() const { return index_bytes_; }  // of those that were read
   [[nodiscard]] const std::string& path() const { return path_; }
   // Of a segment of the index with this position.
   [[nodiscard]] std::string path_of(std::size_t index, const manifest::Segment& segment) const {
@@ -89,6 +98,8 @@ class Checkpoint {
   Result<RestoreReport> restore(std::span<const Target> targets, const RestoreOptions& options) const;
   // Reads all of it, and checks every block: is what was saved still there? The first that is not is the error.
   Result<RestoreReport> verify(const RestoreOptions& options) const;
+  // Whether all parts of the targets are known; always so where it is whole and has such tensors.
+  [[nodiscard]] bool covers(std::span<const Target> targets) const;
   // Whether restore() would refuse the targets before it reads anything. Bytes that they want.
   Result<std::uint64_t> check(std::span<const Target> targets) const;
 
@@ -101,6 +112,8 @@ class Checkpoint {
   manifest::Commit commit_;
   std::vector<manifest::Index> indexes_;
   std::map<std::string, StoredTensor> tensors_;
+  bool is_whole_ = true;
+  std::uint64_t index_bytes_ = 0;
 };
 
 }  // namespace infercluster::checkpoint

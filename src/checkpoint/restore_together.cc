@@ -73,6 +73,7 @@ Result<RestoreReport> restore_own(const Checkpoint& checkpoint, std::span<const 
   IC_CHECK(neighbours.meet(content_of(checkpoint), together.met));
   IC_TRY(RestoreReport report, run_on_node(checkpoint, std::move(segments), options, neighbours, together.done));
   report.bytes_wanted = bytes;
+  report.index_bytes = checkpoint.index_bytes();
   return report;
 }
 

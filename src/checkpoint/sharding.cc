@@ -68,4 +68,17 @@ Replica replica_at(const Sharding& sharding, std::uint64_t position) {
   return replica;
 }
 
+std::uint64_t position_of_replica(const Sharding& sharding, std::uint64_t position, std::uint64_t number) {
+  const std::vector<std::uint64_t>& shape = sharding.mesh->shape();
+  std::vector<std::uint64_t> coordinates = coordinates_of(*sharding.mesh, position);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (is_cut(sharding, d)) continue;
+    coordinates[d] = number % shape[d];
+    number /= shape[d];
+  }
+  std::uint64_t found = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) found = found * shape[d] + coordinates[d];
+  return found;
+}
+
 }  // namespace infercluster::checkpoint

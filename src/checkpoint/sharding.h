@@ -47,5 +47,7 @@ struct Replica {
   std::uint64_t number = 0;
 };
 Replica replica_at(const Sharding& sharding, std::uint64_t position);
+// The position in the mesh of the replica with this number that holds the box of `position`.
+std::uint64_t position_of_replica(const Sharding& sharding, std::uint64_t position, std::uint64_t number);
 
 }  // namespace infercluster::checkpoint

@@ -144,6 +144,13 @@ def main(root: str, group: str, actions: list[str]) -> None:
             return checkpointer.steps()
         elif what == "wide":
             checkpointer.save(numbers[0], wide_state(rank, world), wait=True)
+        elif what == "indexed":
+            expected = wide_state(rank, world)
+            into = {**zeroed(expected), **({} if len(arguments) == 1 else {"rank": 0})}
+            checkpointer.load(into, step=numbers[0], strict=False)
+            report = checkpointer.last_load
+            assert report is not None
+            return [differences(expected, into), report["index_bytes"]]
         elif what == "share":  # the whole, a part, or some names of it
             expected = wide_state(rank, world)
             into = zeroed(expected)

@@ -54,6 +54,10 @@ def values(results: list[list[Any]]) -> list[list[Any]]:
     return [[answer["value"] for answer in of_rank] for of_rank in results]
 
 
+def by_action(results: list[list[Any]]) -> list[list[Any]]:
+    return [list(of_action) for of_action in zip(*values(results), strict=True)]
+
+
 def test_save_by_four_and_load_by_other_worlds(root: pathlib.Path) -> None:
     saved = values(run(root, 4, "torch", ["load:5", "save:5", "load:5", "steps"]))
     assert saved == [[[None, [], 0], None, [5, [], rank], [5]] for rank in range(4)]
@@ -124,6 +128,18 @@ def test_what_ranks_of_a_node_want_is_read_once_among_them(root: pathlib.Path, g
         assert [names for names, _, _ in of_ranks] == [["same", "step", "part"]] * world
         assert sum(read for _, read, _ in of_ranks) == unique
         assert all(read > 0 and received > 0 for _, read, received in of_ranks)
+
+
+def test_ranks_read_the_indexes_that_they_need(root: pathlib.Path) -> None:
+    run(root, 7, "env", ["wide:1"])
+    sizes = [path.stat().st_size for path in (root / "step-1").glob("*.index.json")]
+    # As many as saved it: its own index, and those of who wrote what all hold. Where they want more than they saved: all.
+    for index_bytes, with_more in zip(*by_action(run(root, 7, "env", ["indexed:1", "indexed:1:more"])), strict=True):
+        assert index_bytes[0] == with_more[0] == []
+        assert min(sizes) <= index_bytes[1] <= sum(sizes) - 4 * min(sizes)  # two tensors are held by all
+        assert with_more[1] == sum(sizes)
+    for of_rank in values(run(root, 3, "env", ["indexed:1"])):
+        assert of_rank == [[[], sum(sizes)]]
 
 
 def test_ranks_may_read_each_for_itself(root: pathlib.Path) -> None:

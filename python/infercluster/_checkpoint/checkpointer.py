@@ -247,9 +247,14 @@ class Checkpointer:
         fast: _core.Place | None,
     ) -> tuple[OwnRestore | StockRestore, int]:
         """And the step's number. `step`: None where only the path was given. `fast`: the fast tier has it."""
-        restore: OwnRestore | StockRestore
+        restore: OwnRestore | StockRestore | None
         checkpoint: Saved
-        if fast is None and _core.is_stock_dcp(os.fsencode(path)):
+        is_stock = fast is None and _core.is_stock_dcp(os.fsencode(path))
+        if step is not None and fast is None and not is_stock and self.world > 1:
+            restore = self._looked_at_own(into, step, only, strict, cast)
+            if restore is not None:
+                return restore, step
+        if is_stock:
             from .stock import StockCheckpoint, StockRestore
 
             checkpoint = stock = in_thread(lambda: StockCheckpoint(path))
@@ -274,6 +279,22 @@ class Checkpointer:
                     " strict=False, or name what you want with only="
                 )
         return restore, found
+
+    def _looked_at_own(
+        self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool
+    ) -> OwnRestore | None:
+        """By the indexes that this rank needs for what it saved, where there are as many ranks as then: those of a large
+        job are more than what it reads besides. None: anything is in doubt, and all of the checkpoint must be looked at."""
+        root = os.fsencode(self._root)
+        own = in_thread(lambda: _core.open_own_checkpoint(root, step, self.rank, self.world))
+        try:
+            restore = OwnRestore(own, self.rank, only, strict, cast)
+            restore.collect(into)
+        except Exception:
+            if own.is_whole:
+                raise
+            return None
+        return restore if restore.has_all() else None
 
     def _in_turn(self, call: Callable[[], T]) -> T:
         """What this rank does alone, while the others go on to their next call together; its failure ends that."""

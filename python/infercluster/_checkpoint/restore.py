@@ -40,18 +40,26 @@ class Saved(Protocol):
     def metadata(self) -> list[dict[str, str]]: ...
 
 
-class Trees:
-    """The trees that the ranks saved: a rank's own first, then the others', for what it had not."""
+class MoreIsNeededError(Exception):
+    """Of the checkpoint than what this rank saved."""
 
-    def __init__(self, checkpoint: Saved, rank: int) -> None:
+
+class Trees:
+    """The trees that the ranks saved: a rank's own first, then the others', for what it had not. `is_whole` False: only
+    its own is known."""
+
+    def __init__(self, checkpoint: Saved, rank: int, is_whole: bool = True) -> None:
         texts = [texts.get(TREE_KEY) for texts in checkpoint.metadata()]
         own = rank if rank < len(texts) else 0
         self._texts = [texts[own], *texts[:own], *texts[own + 1 :]] if texts else []
+        self._is_whole = is_whole
         self._read: list[Stored] = []
         self._path = checkpoint.path
 
     def _trees(self) -> Iterable[Stored]:
         for i, text in enumerate(self._texts):
+            if i > 0 and not self._is_whole:
+                raise MoreIsNeededError
             if i == len(self._read):
                 self._read.append(Stored(json.loads(text)) if text is not None else Stored({"$dict": []}))
             yield self._read[i]
@@ -70,10 +78,18 @@ class Trees:
 class Restore(ABC):
     """One load. collect() looks at all of `into` and changes nothing; then tensors are filled; apply() sets the rest."""
 
-    def __init__(self, checkpoint: Saved, rank: int, only: str | list[str] | None, strict: bool, cast: bool) -> None:
+    def __init__(
+        self,
+        checkpoint: Saved,
+        rank: int,
+        only: str | list[str] | None,
+        strict: bool,
+        cast: bool,
+        is_whole: bool = True,
+    ) -> None:
         self._checkpoint = checkpoint
         self._stored = checkpoint.tensors()  # name -> dtype, shape, chunks
-        self._trees = Trees(checkpoint, rank)
+        self._trees = Trees(checkpoint, rank, is_whole)
         self._only = [only] if isinstance(only, str) else only
         self._strict, self._cast = strict, cast
         self._targets: list[_Target] = []
@@ -271,7 +287,7 @@ class OwnRestore(Restore):
     def __init__(
         self, checkpoint: _core.Checkpoint, rank: int, only: str | list[str] | None, strict: bool, cast: bool
     ) -> None:
-        super().__init__(checkpoint, rank, only, strict, cast)
+        super().__init__(checkpoint, rank, only, strict, cast, checkpoint.is_whole)
         self._core_checkpoint, self._core_tensors = checkpoint, _core.Tensors()
         self._filled: list[tuple[Pages, list[int]]] = []  # and the slots
 
@@ -284,6 +300,12 @@ class OwnRestore(Restore):
     def _want_pages(self, name: str, wanted: Pages, ids: Mapping[Any, int]) -> None:
         pages.add_targets(self._core_tensors, name, wanted, ids)
         self._filled.append((wanted, list(ids.values())))
+
+    def has_all(self) -> bool:
+        """Whether the checkpoint knows where all is that was collected, and nothing is in doubt."""
+        if self._core_checkpoint.is_whole:
+            return True
+        return not self._missing and not self._different and self._core_checkpoint.covers(self._core_tensors)
 
     def read(self, checkpointer: _core.Checkpointer) -> LoadReport:
         """By all ranks of the checkpointer together; the same verdict on all."""

@@ -155,6 +155,7 @@ class StockRestore(Restore):
         return {
             "bytes": sum(tensor.nbytes for parts in memory.values() for tensor in parts),
             "bytes_read": bytes_read, "bytes_received": 0, "node_ranks": 1, "node_bytes_read": bytes_read,
+            "index_bytes": 0,
             "segments": len({info.relative_path for info in infos}), "seconds": time.monotonic() - begin,
             "tier": "root", "notice": "",
         }  # fmt: skip

@@ -72,11 +72,49 @@ bool counts_as_stock(io::FileCalls& calls, const io::Directory& directory, Stock
   return found.ok() && *found;
 }
 
-Status read_whole_index(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit,
-                        const manifest::IndexReference& reference, manifest::Index& into) {
-  IC_TRY(into, read_index(calls, directory, commit, reference));
-  for (const manifest::Segment& segment : into.segments) IC_CHECK(check_segment(calls, directory, segment));
-  return {};
+Result<manifest::Index> read_whole_index(io::FileCalls& calls, const io::Directory& directory,
+                                         const manifest::Commit& commit, const manifest::IndexReference& reference) {
+  IC_TRY(manifest::Index index, read_index(calls, directory, commit, reference));
+  for (const manifest::Segment& segment : index.segments) IC_CHECK(check_segment(calls, directory, segment));
+  return index;
+}
+
+std::vector<std::uint64_t> all_of(const manifest::Commit& commit) {
+  std::vector<std::uint64_t> positions(commit.indexes.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+// Calls `use` with each position and its index; by several threads, where there are many.
+using UseIndex = std::function<void(std::uint64_t at, manifest::Index&& index)>;
+Status for_each_index(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit,
+                      std::span<const std::uint64_t> positions, const UseIndex& use) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::optional<Error> error;        // of the first index in order that has one; guarded by mutex
+  std::size_t failed_at = SIZE_MAX;  // guarded by mutex
+  const auto work = [&] {
+    for (std::size_t i = next++; i < positions.size(); i = next++) {
+      auto index = read_whole_index(calls, directory, commit, commit.indexes[positions[i]]);
+      if (index.ok()) {
+        use(positions[i], std::move(index).value());
+        continue;
+      }
+      next = positions.size();  // those before this one are on their way
+      const std::lock_guard lock(mutex);
+      if (i >= failed_at) return;
+      error = index.error();
+      failed_at = i;
+      return;
+    }
+  };
+  const bool shared = positions.size() >= kSharedFrom;
+  const unsigned readers = shared ? std::min(os::usable_processors(), kReadersMax) : 1;
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < readers; ++i) threads.push_back(start_thread("ic-index", work));
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return error ? Status(*std::move(error)) : Status();
 }
 
 }  // namespace
@@ -100,40 +138,20 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit) {
-  std::vector<std::uint64_t> all(commit.indexes.size());
-  std::iota(all.begin(), all.end(), 0);
-  return read_indexes(calls, directory, commit, all);
+  return read_indexes(calls, directory, commit, all_of(commit));
 }
 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit,
                                                   std::span<const std::uint64_t> positions) {
   std::vector<manifest::Index> indexes(commit.indexes.size());
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::optional<Error> error;        // of the first index in order that has one; guarded by mutex
-  std::size_t failed_at = SIZE_MAX;  // guarded by mutex
-  const auto work = [&] {
-    for (std::size_t i = next++; i < positions.size(); i = next++) {
-      const std::uint64_t at = positions[i];
-      const Status done = read_whole_index(calls, directory, commit, commit.indexes[at], indexes[at]);
-      if (done.ok()) continue;
-      next = positions.size();  // those before this one are on their way
-      const std::lock_guard lock(mutex);
-      if (i >= failed_at) return;
-      error = done.error();
-      failed_at = i;
-      return;
-    }
-  };
-  const bool shared = positions.size() >= kSharedFrom;
-  const unsigned readers = shared ? std::min(os::usable_processors(), kReadersMax) : 1;
-  std::vector<std::thread> threads;
-  for (unsigned i = 1; i < readers; ++i) threads.push_back(start_thread("ic-index", work));
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (error) return *std::move(error);
+  IC_CHECK(for_each_index(calls, directory, commit, positions,
+                          [&](std::uint64_t at, manifest::Index&& index) { indexes[at] = std::move(index); }));
   return indexes;
+}
+
+Status check_indexes(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit) {
+  return for_each_index(calls, directory, commit, all_of(commit), [](std::uint64_t, manifest::Index&&) {});
 }
 
 Result<std::optional<std::uint64_t>> epoch_begun(io::FileCalls& calls, const io::Directory& directory,
@@ -209,11 +227,7 @@ bool is_whole(io::FileCalls& calls, const io::Directory& root, std::uint64_t ste
   if (!directory.ok()) return false;
   const auto commit = read_commit(calls, *directory);
   if (commit.ok() && !commit->has_value()) return false;
-  const Status whole = commit.ok() ? [&]() -> Status {
-    IC_CHECK(read_indexes(calls, *directory, **commit));
-    return {};
-  }()
-      : commit.error();
+  const Status whole = commit.ok() ? check_indexes(calls, *directory, **commit) : Status(commit.error());
   if (!whole.ok()) log_warning("this checkpoint does not count as one: " + whole.error().to_string());
   return whole.ok();
 }

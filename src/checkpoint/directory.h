@@ -28,6 +28,8 @@ Result<std::optional<manifest::Commit>> read_commit(io::FileCalls& calls, const 
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit);
 
+// The same, without keeping them: in a large job they are more than a GiB of memory.
+Status check_indexes(io::FileCalls& calls, const io::Directory& directory, const manifest::Commit& commit);
 // Those at these positions of the commit alone, in their places; the others are empty.
 Result<std::vector<manifest::Index>> read_indexes(io::FileCalls& calls, const io::Directory& directory,
                                                   const manifest::Commit& commit,

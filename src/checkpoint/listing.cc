@@ -53,9 +53,9 @@ ListedStep look_at(io::FileCalls& calls, const io::Directory& directory, std::ui
   listed.epoch = (*commit)->epoch;
   listed.world = (*commit)->world;
   listed.committed_ns = time_of_commit(directory, listed.epoch);
-  const auto indexes = read_indexes(calls, directory, **commit);
-  listed.verified = indexes.ok();
-  if (!indexes.ok()) listed.problem = indexes.error();
+  const Status whole = check_indexes(calls, directory, **commit);
+  listed.verified = whole.ok();
+  if (!whole.ok()) listed.problem = whole.error();
   return listed;
 }
 

@@ -17,7 +17,7 @@ struct ListedStep {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;  // of all files in its directory
   bool durable = false;     // it has a valid commit record
-  // And every checksum that was taken from memory before the write is there: read_indexes() finds all of it whole.
+  // And every checksum that was taken from memory before the write is there: check_indexes() finds all of it whole.
   bool verified = false;
   std::uint64_t epoch = 0;  // as the commit record says; so below
   std::uint64_t world = 0;

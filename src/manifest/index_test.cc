@@ -71,6 +71,17 @@ TEST(Index, TextThatIsNotUtf8IsRefused) {
   EXPECT_EQ(text.error().code(), ErrorCode::invalid_argument);
 }
 
+TEST(Index, WhitespaceDoesNotCount) {
+  const std::string text = *build_index(example());
+  for (const std::string& odd : {text.substr(0, text.size() - 1), text + " ", " " + text, "{ " + text.substr(1),
+                                 text.substr(0, text.size() - 2) + " }\n"}) {
+    const auto parsed = parse_index(odd);
+    ASSERT_TRUE(parsed.ok()) << odd;
+    EXPECT_EQ(*parsed, example());
+  }
+  EXPECT_FALSE(parse_index(text + "x").ok());
+}
+
 TEST(Index, AFlippedBitNeverGivesAnotherIndex) {
   const std::string text = *build_index(example());
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -68,10 +68,11 @@ Checkpointer open(const nb::bytes& root, const std::optional<Ranks>& ranks, std:
 }
 
 Saved save(const Checkpointer& self, std::uint64_t step, const Tensors& tensors, manifest::Metadata metadata,
-           bool replace, bool wait) {
+           bool replace, std::string_view until) {
   const auto owner = self.get();
   checkpoint::SaveOptions options;
-  if (wait) options.wait = checkpoint::Wait::until_durable;
+  if (until == "durable") options.wait = checkpoint::Wait::until_durable;
+  if (until == "queued") options.wait = checkpoint::Wait::until_queued;
   options.exists = replace ? checkpoint::Exists::replace : checkpoint::Exists::error;
   // Const for everybody, which Python cannot say.
   return std::const_pointer_cast<checkpoint::Save>(unwrap(
@@ -135,6 +136,8 @@ void bind_save(nb::module_& module) {
            [](const checkpoint::Save& self, double seconds, bool fast) {
              return without_gil([&] { return self.wait_for(in_nanoseconds(seconds), tier_of(fast)); });
            })
+      .def("wait_until_staged",
+           [](const checkpoint::Save& self) { unwrap(without_gil([&] { return self.wait_until_staged(); })); })
       .def("raise_error", [](const checkpoint::Save& self,
                              bool fast) { unwrap(without_gil([&] { return self.wait(tier_of(fast)); })); })
       .def("report", &report_of);
@@ -155,7 +158,8 @@ void bind_checkpointer(nb::module_& module) {
       .def_prop_ro("is_at_root", [](const checkpoint::LoadPlace& self) { return self.is_at_root; })
       .def_prop_ro("notice", [](const checkpoint::LoadPlace& self) { return as_text(self.notice); });
   nb::class_<Checkpointer>(module, "Checkpointer")
-      .def("save", &save, nb::arg("step"), nb::arg("tensors"), nb::arg("metadata"), nb::arg("replace"), nb::arg("wait"))
+      .def("save", &save, nb::arg("step"), nb::arg("tensors"), nb::arg("metadata"), nb::arg("replace"),
+           nb::arg("until"))
       .def("conclude", &conclude, nb::arg("failed").none())
       .def("restore", &restore_together, nb::arg("checkpoint"), nb::arg("tensors"))
       .def("cancel",

@@ -50,6 +50,26 @@ def test_state_of_a_device_comes_back_to_it_without_a_detour(tmp_path: pathlib.P
     assert double.counter("contexts_created:0") == 0 and double.counter("violations") == 0
 
 
+def test_a_save_returns_when_its_copies_are_queued(tmp_path: pathlib.Path, double: gpu_double.Control) -> None:
+    root, saved, other = tmp_path / "root", on_device(tmp_path, 1), on_device(tmp_path, 50)
+    expected, on_host = contents(saved), torch.arange(100)
+    with Checkpointer(root) as checkpointer:
+        checkpointer.save(1, {"model": saved, "host": on_host}, wait=True)  # the arena is there
+        double.hold()
+        save = checkpointer.save(2, {"model": saved, "host": on_host}, wait="queued")
+        assert save.status == "scheduled"
+        on_host.zero_()  # is copied
+        double.release()
+        assert save.wait_until_staged().status in ("staged", "durable")
+        assert save.wait().status == "durable"
+        into: dict[str, Any] = {"model": other, "host": torch.zeros_like(on_host)}
+        assert checkpointer.load(into) == 2
+        with pytest.raises(ValueError, match="wait is 'staged'"):
+            checkpointer.save(3, {"host": on_host}, wait="staged")  # type: ignore[arg-type]
+    assert contents(other) == expected and torch.equal(into["host"], torch.arange(100))
+    assert double.counter("violations") == 0
+
+
 def test_a_device_tensor_is_not_converted(tmp_path: pathlib.Path, double: gpu_double.Control) -> None:
     root = tmp_path / "root"
     with Checkpointer(root) as checkpointer:
@@ -133,6 +153,23 @@ def test_a_save_comes_after_what_torchs_stream_has_queued(
     assert contents({"weight": back}) == expected
 
 
+def test_work_that_is_queued_after_a_queued_save_is_done_behind_its_copies(
+    tmp_path: pathlib.Path, double: gpu_double.Control, stream: Stream
+) -> None:
+    old, new, back = on_device(tmp_path, 1)["weight"], on_device(tmp_path, 2)["weight"], on_device(tmp_path, 3)["weight"]
+    expected, after = contents({"weight": old}), contents({"weight": new})
+    with Checkpointer(tmp_path / "root") as checkpointer:
+        double.hold()
+        save = checkpointer.save(1, {"weight": OnDevice.over(old, (300, 1000), (1000, 1))}, wait="queued")
+        stream.copy(old.data_ptr(), new.data_ptr(), old.nbytes)  # as an optimizer's step
+        assert save.status == "scheduled"
+        double.release()
+        save.wait()
+        checkpointer.load({"weight": OnDevice.over(back, (300, 1000), (1000, 1))})
+    assert contents({"weight": back}) == expected and contents({"weight": old}) == after
+    assert double.counter("violations") == 0
+
+
 def test_a_slice_of_columns_is_one_copy_there(tmp_path: pathlib.Path, double: gpu_double.Control, stream: Stream) -> None:
     weight, back = on_device(tmp_path, 1)["weight"], on_device(tmp_path, 2)["weight"]
     before, to_host = back.numpy().reshape(300, 1000), double.counter("device_to_host_bytes")
@@ -173,4 +210,4 @@ def test_what_the_hardware_copies_at_once(
     listed.add("view", "U8", shape, part.offsets, shape, view.data_ptr(), tensors.strides_of(view), 0)
     with Checkpointer(tmp_path / "root") as checkpointer:
         with contextlib.nullcontext() if is_direct else pytest.raises(ValueError, match=r"view.*contiguous"):
-            checkpointer._core.save(1, listed, [], False, True)
+            checkpointer._core.save(1, listed, [], False, "durable")

@@ -117,7 +117,12 @@ class Checkpointer:
         return self._ranks.world if self._ranks is not None else 1
 
     def save(
-        self, step: int, state: Any, *, wait: bool = False, exists: Literal["error", "replace"] = "error"
+        self,
+        step: int,
+        state: Any,
+        *,
+        wait: bool | Literal["queued"] = False,
+        exists: Literal["error", "replace"] = "error",
     ) -> Save:
         """
         Returns when the caller may go on and change the state: it is copied then, and nothing is saved yet. With `wait`
@@ -125,6 +130,9 @@ class Checkpointer:
         tier, also until no more than two are not at the root yet.
 
         Args:
+            wait: "queued" returns as soon as copies from devices are queued. Work that is queued on the current streams
+            from then on, such as the optimizer's next step, begins behind them; other streams and the host leave the
+            state of devices alone until Save.wait_until_staged() has returned. State of the host is copied.
             exists: when the step is saved already, as after a rollback: "error", or "replace" it; the old one goes only
             when the new one is durable.
 
@@ -134,6 +142,8 @@ class Checkpointer:
             nothing is saved.
         """
         self._check_open()
+        if not isinstance(wait, bool) and wait != "queued":
+            raise ValueError(f'wait is {wait!r}; expected True, False or "queued"')
         if exists not in ("error", "replace"):
             raise ValueError(f'exists is {exists!r}; expected "error" or "replace"')
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
@@ -143,9 +153,10 @@ class Checkpointer:
         except Exception as error:
             self._conclude(error)
             raise
-        call = lambda: self._core.save(step, listed, metadata, exists == "replace", wait)  # noqa: E731
+        until = wait if wait == "queued" else "durable" if wait else "staged"
+        call = lambda: self._core.save(step, listed, metadata, exists == "replace", until)  # noqa: E731
         try:
-            save = Save(in_thread(call, self._core.cancel), step)
+            save = Save(in_thread(call, self._core.cancel), step, memory if until == "queued" else [])
         except Exception:
             for earlier in self._saves:  # it may be their error
                 earlier._is_told = earlier._is_told or earlier.status == "failed"

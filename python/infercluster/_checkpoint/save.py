@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import errno
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _core, _log
+from .interrupt import in_thread
 
 if TYPE_CHECKING:
     from .._types import SaveReport
@@ -18,8 +19,9 @@ _SLICE_SECONDS = 0.1  # Python sees signals between two
 class Save:
     """A save on its way. Thread-safe."""
 
-    def __init__(self, save: _core.Save, step: int) -> None:
+    def __init__(self, save: _core.Save, step: int, being_copied: list[Any]) -> None:
         self._save, self._step = save, step
+        self._being_copied = being_copied  # memory that lives until it is staged
         self._is_told = False  # somebody got to know that it failed
 
     @property
@@ -60,6 +62,14 @@ class Save:
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError(errno.ETIMEDOUT, f"step {self._step} is not durable after {timeout:g} s; it goes on")
 
+    def wait_until_staged(self) -> Save:
+        """Until the state is copied, after save(wait="queued"). Raises why it failed before."""
+        try:
+            in_thread(self._save.wait_until_staged)
+        finally:
+            self._being_copied = []
+        return self
+
     @property
     def report(self) -> SaveReport:
         """What happened so far, and where the time went."""
@@ -67,6 +77,8 @@ class Save:
 
     def _is_over(self) -> bool:
         """Nobody needs to be told of it any more."""
+        if self.status != "scheduled":
+            self._being_copied = []
         return self.status == "durable" or (self.status == "failed" and self._is_told)
 
     def __repr__(self) -> str:

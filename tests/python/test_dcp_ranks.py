@@ -69,7 +69,8 @@ def check_shared(of_ranks: list[dict[str, Any]], loaded_by: int) -> None:
         wrong = [of_rank[way][0] for of_rank in of_ranks[:loaded_by]]
         assert wrong == [[]] * loaded_by, way
         reports = [of_rank[way][1] for of_rank in of_ranks[:loaded_by]]
-        nodes = [reports[:2], reports[2:]] if way == "nodes" else [reports]
+        of_node = 2 if way == "nodes" else loaded_by
+        nodes = [reports[first : first + of_node] for first in range(0, loaded_by, of_node)]
         for node in nodes:
             read = sum(report["bytes_read"] for report in node)
             assert {report["node_bytes_read"] for report in node} == {read}, way
@@ -103,7 +104,10 @@ def test_a_process_of_its_own_saves(tmp_path: pathlib.Path) -> None:
 @pytest.mark.skipif("INFERCLUSTER_DCP_MATRIX" not in os.environ, reason="`make dcp` runs it")
 def test_every_world_by_every_world(tmp_path: pathlib.Path) -> None:
     actions = [f"matrix:{WORLDS}:{WORLDS}", "cached:7", "async:7", "fails:7:6", "dtype:7", "fsdp:7:2", "fsdp:2:7", "installed:7"]
-    results = run(tmp_path, 7, WORLDS, actions)
+    shared = [(7, 4), (7, 7), (2, 7), (4, 2), (3, 1)]
+    results = run(tmp_path, 7, WORLDS, actions + [f"shared:{saved_by}:{loaded_by}" for saved_by, loaded_by in shared])
+    for i, (_, loaded_by) in enumerate(shared):
+        check_shared([of_rank[len(actions) + i] for of_rank in results], loaded_by)
     for of_rank in results:
         (found, _), *rest = of_rank
         assert found == []

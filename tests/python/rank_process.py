@@ -69,6 +69,9 @@ class RankProcess:
     def returncode(self) -> int | None:
         return self._process.exitcode
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Standard output and errors, once it has ended."""
         self._process.join(timeout)

@@ -163,7 +163,7 @@ def test_ranks_killed_in_the_drain_have_it_done_by_the_next_job(root: pathlib.Pa
     ranks = start(root, 2, "env", ["fast:2", "die:0"], {**place, "TEST_RATE": "2MiB"})
     assert answers(ranks[0], -9) == [{"value": "fast"}]
     ranks[1].kill()
-    ranks[1].communicate()
+    ranks[1].communicate(60)
     with infercluster.Checkpointer(root) as checkpointer:
         assert checkpointer.steps() == [1]
     again = values(run(root, 2, "env", ["share:2", "tier", "steps"], place))

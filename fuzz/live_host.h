@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -180,7 +181,7 @@ class LiveQueue {
       if (!ready(POLLIN | POLLOUT)) continue;
       const ssize_t sent = ::send(socket_.get(), all.data() + at, std::min(step, all.size() - at), MSG_NOSIGNAL);
       if (sent > 0) at += static_cast<std::size_t>(sent);
-      if (sent < 0 && errno != EAGAIN) ended();
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) ended();
     }
   }
 
@@ -236,7 +237,10 @@ class LiveQueue {
   // Takes what comes meanwhile. True: it can be written to.
   bool ready(short events) {
     pollfd waited{.fd = socket_.get(), .events = events, .revents = 0};
-    const int count = poll(&waited, 1, kPatienceMs);
+    int count = 0;
+    do {  // the fuzzer's own alarm may interrupt it
+      count = poll(&waited, 1, kPatienceMs);
+    } while (count < 0 && errno == EINTR);
     IC_ASSERT(count > 0);
     if ((waited.revents & ~POLLOUT) != 0) receive();
     return (waited.revents & POLLOUT) != 0;
@@ -244,7 +248,7 @@ class LiveQueue {
   void receive() {
     std::array<std::byte, 65536> buffer;
     const ssize_t got = recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return ended();
     std::span<const std::byte> bytes = std::span(buffer).first(static_cast<std::size_t>(got));
     while (!bytes.empty()) {

@@ -27,7 +27,6 @@ using testing::FileFault;
 
 constexpr std::size_t kPages = 12;
 constexpr std::size_t kWords = 3'000;  // of a piece; each is its page's content
-constexpr std::size_t kPieceBytes = kWords * 8;
 
 // Each page has a piece of keys and one of values, and one counter.
 class Server {

@@ -171,7 +171,7 @@ TEST_F(PartSaverTest, RefusesHolesOverlapsAndTwoDtypesByName) {
     const Status refused = saver.commit(directory_, *ticket, kWorld, {part->index}, held);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
-    EXPECT_NE(refused.error().to_string().find("w"), std::string::npos);
+    EXPECT_NE(refused.error().to_string().find('w'), std::string::npos);
   }
   EXPECT_FALSE(entries().contains("COMMIT"));
 }

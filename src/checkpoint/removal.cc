@@ -50,7 +50,7 @@ Status empty(io::FileCalls& calls, const io::Directory& directory, const FreePac
   IC_TRY(const std::vector<io::Entry> entries, calls.list(directory));
   for (const io::Entry& entry : entries) {
     if (!is_ours(entry)) return holds_others(directory, entry.name);
-    const Status removed = remove_slowly(calls, directory, entry.name, pace);
+    Status removed = remove_slowly(calls, directory, entry.name, pace);
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   }
   return {};
@@ -83,7 +83,7 @@ Status remove_trash(io::FileCalls& calls, const io::Directory& root, const std::
   if (!is_trash_name(name)) return Error(ErrorCode::invalid_argument, "not a name of ours").with_path(name);
   IC_TRY(const io::Directory directory, calls.open_directory_in(root, name));
   IC_CHECK(empty(calls, directory, pace));
-  const Status removed = calls.remove_directory(root, name);
+  Status removed = calls.remove_directory(root, name);
   if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   return {};
 }

@@ -26,6 +26,7 @@ struct TargetCopy {
 struct SegmentId {
   std::uint64_t index = 0;    // of Checkpoint::indexes()
   std::uint64_t segment = 0;  // of its segments
+  // NOLINTNEXTLINE(modernize-use-nullptr): what clang-tidy 14 makes of a defaulted comparison
   friend auto operator<=>(const SegmentId&, const SegmentId&) = default;
 };
 

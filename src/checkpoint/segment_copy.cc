@@ -233,7 +233,7 @@ Status note(io::FileCalls& calls, const Begun& to, const WriterFile& writer, std
   }
   IC_CHECK(calls.sync_directory(to.directory));
   for (const std::string& old : older) {
-    const Status removed = old == name ? Status() : calls.remove(to.directory, old);
+    Status removed = old == name ? Status() : calls.remove(to.directory, old);
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   }
   older = {name};
@@ -243,7 +243,7 @@ Status note(io::FileCalls& calls, const Begun& to, const WriterFile& writer, std
 // Before a segment is begun anew: else a crash soon after would leave them beside it, and the next try believed them.
 Status forget_notes(io::FileCalls& calls, const Begun& to, Noted& noted) {
   for (const std::string& name : noted.names) {
-    const Status removed = calls.remove(to.directory, name);
+    Status removed = calls.remove(to.directory, name);
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
   }
   noted = {};

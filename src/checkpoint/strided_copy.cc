@@ -41,7 +41,7 @@ void copy_plane(std::byte* to, const std::byte* from, const Dimension& source, c
                 std::size_t width) {
   const auto step = static_cast<std::int64_t>(width);
   const std::uint64_t side = tile_side(width);
-  std::array<std::byte, kTileBytes> tile;
+  std::array<std::byte, kTileBytes> tile;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled before it is read
   for (std::uint64_t i = 0; i < source.count; i += side) {
     const std::uint64_t rows = std::min(side, source.count - i);
     for (std::uint64_t k = 0; k < sink.count; k += side) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/assert.h"
+
 namespace infercluster::checkpoint {
 namespace {
 
@@ -27,7 +29,9 @@ std::optional<Box> neighbours(const WindowedTensor& tensor, std::uint64_t elemen
     box.lengths[d] = 1;
     if (element % unit != 0) continue;                                        // its inner dimensions are begun
     const std::uint64_t whole = 8 / std::gcd(unit * bits, std::uint64_t{8});  // so many units are whole bytes
-    const std::uint64_t fitting = room / (unit * bits * whole / 8) * whole;
+    const std::uint64_t bytes = unit * bits * whole / 8;
+    IC_ASSERT(bytes > 0);  // a tensor that has elements has some in each dimension
+    const std::uint64_t fitting = room / bytes * whole;
     const std::uint64_t count = std::min(tensor.shape[d] - at, fitting) / whole * whole;
     if (count == 0) continue;
     box.lengths[d] = count;

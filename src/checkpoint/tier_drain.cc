@@ -101,7 +101,7 @@ class Drain {
       return calls_.sync_directory(to_);
     }
     // An earlier call may have ended between writing the record and giving it its name.
-    const Status removed = calls_.remove(begun.directory, commit_temporary_name(begun.epoch));
+    Status removed = calls_.remove(begun.directory, commit_temporary_name(begun.epoch));
     if (!removed.ok() && removed.error().system_errno() != ENOENT) return removed;
     const manifest::Commit& commit = source_.commit;
     return commit_save(calls_, to_, begun, commit_of(begun, commit.world, commit.plan_hash, std::move(parts)));

@@ -37,8 +37,8 @@ std::string age_text(const std::optional<std::int64_t>& committed_ns) {
   const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t seconds = std::max<std::int64_t>(0, (now.count() - *committed_ns) / 1'000'000'000);
   if (seconds < 120) return fmt::format("{} s", seconds);
-  if (seconds < 120 * 60) return fmt::format("{} min", seconds / 60);
-  if (seconds < 48 * 3600) return fmt::format("{} h", seconds / 3600);
+  if (seconds < std::int64_t{120} * 60) return fmt::format("{} min", seconds / 60);
+  if (seconds < std::int64_t{48} * 3600) return fmt::format("{} h", seconds / 3600);
   return fmt::format("{} d", seconds / 86'400);
 }
 

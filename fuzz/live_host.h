@@ -44,8 +44,9 @@ class KnownSpace {
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   [[nodiscard]] std::uint64_t last_block() const { return last_block_; }
 
-  // nullopt: some of the blocks belong to nobody.
+  // nullopt: some of the blocks belong to nobody, and the answer is refusal().
   [[nodiscard]] std::optional<Bytes> read(std::uint64_t first_block, std::uint32_t blocks) const {
+    if (ends_beyond(first_block, blocks)) return std::nullopt;
     Bytes bytes(blocks * kBlockBytes);
     for (std::uint32_t i = 0; i < blocks; ++i) {
       const std::uint64_t block = first_block + i;
@@ -62,8 +63,15 @@ class KnownSpace {
     }
     return bytes;
   }
+  [[nodiscard]] static nvme::CommandStatus refusal(std::uint64_t first_block, std::uint32_t blocks) {
+    return ends_beyond(first_block, blocks) ? nvme::kLbaOutOfRange : nvme::kExtentGone;
+  }
 
  private:
+  static bool ends_beyond(std::uint64_t first_block, std::uint32_t blocks) {
+    return first_block >= kSpaceBlocks || blocks > kSpaceBlocks - first_block;
+  }
+
   std::map<std::uint64_t, Bytes> objects_;
   std::uint64_t changes_ = 0;
   std::uint64_t last_block_ = 0;
@@ -83,8 +91,9 @@ struct KnownController {
 struct Awaited {
   bool may_be_held = false;  // an event that may never come
   bool read = false;
-  std::optional<Bytes> bytes{};  // of a read; nullopt: the blocks are gone
-  std::uint64_t changes = 0;     // of the namespace, when it was sent
+  std::optional<Bytes> bytes{};  // of a read; nullopt: it is refused
+  nvme::CommandStatus refusal{};
+  std::uint64_t changes = 0;  // of the namespace, when it was sent
   Bytes came{};
 };
 
@@ -134,7 +143,7 @@ class LiveQueue {
     send(wire({.type = nvme::PduType::command, .flags = 0, .body = command}, digests_, data));
   }
   void read(std::uint64_t first_block, std::uint32_t blocks) {
-    Awaited awaited{.read = true};
+    Awaited awaited{.read = true, .refusal = KnownSpace::refusal(first_block, blocks)};
     if (lawful_) awaited.bytes = space_.read(first_block, blocks);
     command(nvme::encode_read({.first_block = first_block, .blocks = blocks}, 1),
             static_cast<std::uint32_t>(blocks * kBlockBytes), std::move(awaited));
@@ -306,7 +315,7 @@ class LiveQueue {
     }
     const bool certain = controller_ && controller_->enabled && !controller_->proof_wanted && !controller_->uncertain &&
                          queue_id_ != 0 && awaited.changes == space_.changes();
-    if (certain) IC_ASSERT(!awaited.bytes && completion.status == nvme::kExtentGone);
+    if (certain) IC_ASSERT(!awaited.bytes && completion.status == awaited.refusal);
   }
   void ended() {
     over_ = true;

@@ -230,6 +230,7 @@ HOSTS = {
     "reads_plain": bytes([5]) + UP + bytes([0, 1, 0, 3, 1, 1, 1]) + READS,
     "unmapped": bytes([0]) + UP + IO + bytes([13, 2, 4, 1, 2, 0, 9, 14, 2, 14, 3, 4, 1, 2, 0, 70, 13, 3, 4, 1, 3, 0, 0, 8, 1]),
     "unmapped_meanwhile": bytes([1]) + UP + IO + bytes([4, 1, 2, 0, 70] * 6 + [13, 2] + [4, 1, 2, 0, 70] * 3),
+    "beyond_the_end": bytes([2]) + UP + IO + bytes([4, 1, 241, 84, 255, 4, 1, 241, 43, 255, 4, 1, 241, 44, 255, 8, 1]),
     "pieces": bytes([0, 15, 0, 6, 15, 1, 14]) + UP + IO + bytes([15, 1, 0, 4, 1, 1, 0, 1, 15, 1, 0, 5, 1, 1, 0, 0, 8, 1]),
     "asks": bytes([0]) + UP + b"".join(bytes([6, 0, what, which]) for what in range(6) for which in (0, 6, 8)) + bytes([8, 0]),
     "discovery": bytes([0, 0, 0, 0, 1, 0, 8, 2, 0, 6, 0, 1, 3, 6, 0, 0, 1, 8, 0]),

@@ -113,13 +113,16 @@ class LiveQueue {
   [[nodiscard]] nvme::Digests digests() const { return digests_; }
   [[nodiscard]] const std::shared_ptr<KnownController>& controller() const { return controller_; }
   [[nodiscard]] bool admin() const { return controller_ && queue_id_ == 0; }
-  // From now on it may be ended.
-  void break_the_law() { lawful_ = false; }
+  // From now on it may be ended, and with an admin queue its controller's other queues: they may see that first.
+  void break_the_law() {
+    lawful_ = false;
+    if (admin()) controller_->uncertain = true;
+  }
   // Bytes in one send; 0: all.
   void set_piece(std::size_t bytes) { piece_ = bytes; }
 
   void initialize(nvme::Digests digests, std::uint8_t alignment) {
-    if (initialized_) lawful_ = false;
+    if (initialized_) break_the_law();
     if (lawful_) reader_.limit({.data_max = kDataMax, .in_capsule_max = 0, .data_alignment = 4U * (alignment + 1U)});
     send(initialize_bytes(digests, alignment));
     wait([&] { return initialized_; });
@@ -127,7 +130,7 @@ class LiveQueue {
 
   // Sends a command under a fresh identifier, once there is an entry for it.
   void command(const nvme::Command& command, std::uint32_t length, Awaited awaited) {
-    if (!initialized_) lawful_ = false;
+    if (!initialized_) break_the_law();
     if (awaited_count() >= std::min(kAwaitedMax, entries_)) drain();
     const std::uint16_t cid = ++last_cid_;
     awaited.changes = space_.changes();
@@ -135,7 +138,7 @@ class LiveQueue {
     send(command_bytes(command, cid, length, digests_));
   }
   void capsule(nvme::Command command, const Bytes& data, Awaited awaited) {
-    if (!initialized_) lawful_ = false;
+    if (!initialized_) break_the_law();
     if (awaited_count() >= std::min(kAwaitedMax, entries_)) drain();
     command.cid = ++last_cid_;
     command.sgl = {.address = 0, .length = static_cast<std::uint32_t>(data.size()), .identifier = nvme::kSglInCapsule};
@@ -151,7 +154,7 @@ class LiveQueue {
 
   // Connect; what came of it is in controller().
   void connect(const ConnectTo& to, const std::shared_ptr<KnownController>& joined) {
-    if (!initialized_) lawful_ = false;
+    if (!initialized_) break_the_law();
     drain();
     const bool fresh = !controller_;
     if (lawful_) awaited_[0] = {};

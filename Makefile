@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help setup build demo test sanitize bench scale fuzz crash dcp lint clean
+.PHONY: help setup build demo test sanitize bench scale fuzz crash dcp peers lint clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ fuzz: setup ## the fuzzer of each codec, and of a live target, for FUZZ_SECONDS 
 
 crash: build ## the tests that kill a writer at every step, and take objects away from their readers
 	@tools/crash.sh
+
+peers: build ## an unmodified Linux as host and as target over NVMe/TCP, in user mode and in QEMU (INFERCLUSTER_PEERS: the folder of the script that makes it)
+	@INFERCLUSTER_PEERS_ALL=1 $(PYTHON) -m pytest tests/peers
 
 dcp: build ## torch.distributed.checkpoint, stock and ours: each saved and loaded by 1, 2, 3, 4 and 7 ranks
 	@INFERCLUSTER_DCP_MATRIX=1 $(PYTHON) -m pytest tests/python/test_dcp*.py

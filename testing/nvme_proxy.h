@@ -47,6 +47,7 @@ struct PduFate {
   };
   std::size_t forwarded = SIZE_MAX;  // of the PDU's bytes, from its beginning
   Then then = Then::go_on;
+  std::vector<std::byte> answer{};  // goes back first to where the PDU came from
 };
 
 // Called by the proxy's threads, of several connections at once. One that waits holds its PDU back.
@@ -95,6 +96,8 @@ class NvmeProxy {
   struct Connection {
     Fd host;
     Fd target;
+    std::mutex to_host;  // held for one send
+    std::mutex to_target;
     std::thread up;
     std::thread down;
 
@@ -128,8 +131,8 @@ class NvmeProxy {
       Connection& c = *connection;
       const unsigned number = count_.fetch_add(1);
       const std::lock_guard lock(mutex_);
-      c.up = std::thread([this, &c, number] { forward(c, c.host, c.target, number, Direction::to_target); });
-      c.down = std::thread([this, &c, number] { forward(c, c.target, c.host, number, Direction::to_host); });
+      c.up = std::thread([this, &c, number] { forward(c, number, Direction::to_target); });
+      c.down = std::thread([this, &c, number] { forward(c, number, Direction::to_host); });
       connections_.push_back(std::move(connection));
     }
   }
@@ -154,7 +157,17 @@ class NvmeProxy {
     return true;
   }
 
-  void forward(const Connection& connection, const Fd& from, const Fd& to, unsigned number, Direction direction) {
+  bool send_all(Connection& connection, Direction direction, std::span<const std::byte> bytes,
+                std::minstd_rand& random) const {
+    const bool to_host = direction == Direction::to_host;
+    const std::lock_guard lock(to_host ? connection.to_host : connection.to_target);
+    return send_all(to_host ? connection.host : connection.target, bytes, random);
+  }
+
+  void forward(Connection& connection, unsigned number, Direction direction) {
+    const bool to_host = direction == Direction::to_host;
+    const Fd& from = to_host ? connection.target : connection.host;
+    const Direction back = to_host ? Direction::to_target : Direction::to_host;
     constexpr std::size_t kCommon = 8;
     constexpr std::size_t kPduMax = std::size_t{16} << 20;
     std::minstd_rand random(number + 1);
@@ -176,7 +189,9 @@ class NvmeProxy {
       }
       PduUnderWay pdu{.connection = number, .direction = direction, .index = index, .bytes = bytes};
       const PduFate fate = *plan ? (*plan)(pdu) : PduFate{};
-      if (!send_all(to, std::span(bytes).first(std::min(fate.forwarded, bytes.size())), random)) break;
+      if (!send_all(connection, back, fate.answer, random)) break;
+      if (!send_all(connection, direction, std::span(bytes).first(std::min(fate.forwarded, bytes.size())), random))
+        break;
       if (fate.then == PduFate::Then::cut) break;
       swallowing = fate.then == PduFate::Then::swallow;
     }

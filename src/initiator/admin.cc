@@ -53,16 +53,17 @@ ChannelOptions bounded(const HostOptions& options) {
 Result<Admin> open_admin(const os::SocketAddress& address, const nvme::ConnectData& self, const HostOptions& options,
                          const ChannelOptions& bounds, std::uint32_t keep_alive_ms) {
   Admin admin;
-  IC_TRY(admin.channel, Channel::open(address, bounds));
+  IC_TRY(Channel::Opened opened, Channel::open_queue(address, bounds,
+                                                     {.format = 0,
+                                                      .queue_id = 0,
+                                                      .queue_size = kAdminEntries - 1,
+                                                      .attributes = 0,
+                                                      .keep_alive_ms = keep_alive_ms},
+                                                     self));
+  admin.channel = std::move(opened.channel);
   Channel& channel = *admin.channel;
-  IC_TRY(const nvme::Connected connected, channel.connect({.format = 0,
-                                                           .queue_id = 0,
-                                                           .queue_size = kAdminEntries - 1,
-                                                           .attributes = 0,
-                                                           .keep_alive_ms = keep_alive_ms},
-                                                          self));
-  IC_CHECK(authenticate(channel, connected, self, options.credentials));
-  admin.controller_id = connected.controller_id;
+  IC_CHECK(authenticate(channel, opened.connected, self, options.credentials));
+  admin.controller_id = opened.connected.controller_id;
   const auto get = [&](std::uint32_t offset, std::uint8_t bytes) {
     return channel.must(nvme::encode_property_get({.offset = offset, .bytes = bytes, .value = 0}), 0, "a property");
   };

@@ -104,20 +104,21 @@ Status Association::open_queues(const Url& url, const nvme::ConnectData& self, c
          admin_->must(nvme::encode_set_features(nvme::kFeatureQueues, (wanted - 1) << 16 | (wanted - 1)), 0,
                       "I/O queues"));
   const auto granted = static_cast<std::uint32_t>(std::min(reply.result & 0xFFFFU, reply.result >> 16 & 0xFFFFU) + 1);
+  nvme::ConnectData data = self;
+  data.controller_id = controller_id_;
+  ChannelOptions as_admin = bounds;
+  as_admin.sending = admin_->sending();
   for (std::uint32_t i = 1; i <= std::min(wanted, granted); ++i) {
-    IC_TRY(std::unique_ptr<Channel> channel, Channel::open(url.address, bounds));
-    nvme::ConnectData data = self;
-    data.controller_id = controller_id_;
-    IC_TRY(const nvme::Connected connected,
-           channel->connect({.format = 0,
-                             .queue_id = static_cast<std::uint16_t>(i),
-                             .queue_size = static_cast<std::uint16_t>(queue_entries_ - 1),
-                             .attributes = 0,
-                             .keep_alive_ms = 0},
-                            data));
-    IC_CHECK(authenticate(*channel, connected, data, options.credentials));
-    channel->unbound(options.connect_timeout);
-    queues_.push_back(std::make_unique<Queue>(std::move(channel),
+    IC_TRY(Channel::Opened opened, Channel::open_queue(url.address, as_admin,
+                                                       {.format = 0,
+                                                        .queue_id = static_cast<std::uint16_t>(i),
+                                                        .queue_size = static_cast<std::uint16_t>(queue_entries_ - 1),
+                                                        .attributes = 0,
+                                                        .keep_alive_ms = 0},
+                                                       data));
+    IC_CHECK(authenticate(*opened.channel, opened.connected, data, options.credentials));
+    opened.channel->unbound(options.connect_timeout);
+    queues_.push_back(std::make_unique<Queue>(std::move(opened.channel),
                                               Queue::Options{.nsid = url.nsid,
                                                              .block_bits = namespace_.block_bits,
                                                              .entries = queue_entries_,

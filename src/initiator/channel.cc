@@ -18,6 +18,7 @@ constexpr std::uint32_t kDataMax = 4 * kMiB;  // in one PDU of the target's: no 
 constexpr std::size_t kDirectFrom = 4096;     // data from this size on is not staged
 constexpr std::uint8_t kAlignmentMax = 31;
 constexpr auto kCancelMax = std::chrono::milliseconds(50);
+constexpr const char* kCapsuleKind = "Capsule";  // of the error: data in a capsule is what was refused
 
 using Progress = nvme::PduReader::Progress;
 
@@ -34,7 +35,11 @@ Result<std::unique_ptr<Channel>> Channel::open(const os::SocketAddress& address,
   IC_TRY(Fd socket, os::connect_tcp(address, std::min(options.timeout, left), options.cancelled));
   IC_CHECK(os::send_at_once(socket));
   std::unique_ptr<Channel> channel(new Channel(std::move(socket), address.to_string(), options));
-  IC_CHECK(channel->initialize());
+  const Status initialized = channel->initialize();
+  if (!initialized.ok()) {
+    channel->tell_why();
+    return initialized.error();
+  }
   return channel;
 }
 
@@ -49,7 +54,8 @@ void Channel::unbound(std::chrono::milliseconds timeout) {
 }
 
 Error Channel::broken(std::string_view what) const {
-  return Error(ErrorCode::corrupt, peer_ + ": the target breaks the NVMe/TCP protocol: " + std::string(what));
+  return Error(ErrorCode::corrupt, peer_ + ": the target breaks the NVMe/TCP protocol: " + std::string(what))
+      .with_errno(EPROTO);
 }
 
 Status Channel::initialize() {
@@ -80,7 +86,8 @@ Status Channel::initialize() {
         .with_hint("Ask for fewer digests");
   }
   digests_ = response->digests;
-  capsule_alignment_ = 4U * (response->alignment + 1U);
+  data_alignment_ = 4U * (response->alignment + 1U);
+  host_data_max_ = response->host_data_max;
   reader_.use(digests_);
   return {};
 }
@@ -104,10 +111,31 @@ Status Channel::wait(short events, Clock::TimePoint deadline, std::string_view w
   }
 }
 
-Error Channel::at_fault() const {
+Error Channel::at_fault() {
   const nvme::Fault& fault = reader_.fault();
+  owed_ = fault.terminate;
   const bool digest = fault.terminate.status == nvme::FatalStatus::header_digest_error;
   return broken(fault.message).with_kind(digest ? kDigestKind : "");
+}
+
+Error Channel::refuse(nvme::FatalStatus status, std::uint32_t information, std::string_view what) {
+  owed_ = {.status = status, .information = information};
+  return broken(what);
+}
+
+void Channel::tell_why() {
+  if (!owed_) return;
+  const std::span<const std::byte> header =
+      reader_.header_bytes().first(std::min(reader_.header_bytes().size(), nvme::kTerminateDataMax));
+  std::array<std::byte, nvme::kPreludeBytesMax + nvme::kTerminateDataMax> bytes{};
+  const std::size_t length =
+      nvme::encode_prelude({.type = nvme::PduType::host_terminate, .flags = 0, .body = *owed_},
+                           {.digests = {}, .data_length = static_cast<std::uint32_t>(header.size())},
+                           std::span(bytes).first<nvme::kPreludeBytesMax>());
+  std::copy(header.begin(), header.end(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+  owed_.reset();
+  // The connection ends in any case.
+  (void)send_some(std::span(bytes).first(length + header.size()));
 }
 
 Result<std::size_t> Channel::send_some(std::span<const std::byte> bytes) {
@@ -168,69 +196,6 @@ Result<Progress> Channel::receive(Clock::TimePoint deadline) {
   }
 }
 
-Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const std::byte> in_capsule,
-                                        std::uint32_t data_bytes, Data wanted) {
-  const Clock::TimePoint deadline = this->deadline();
-  command.cid = next_cid_++;
-  if (!in_capsule.empty()) {
-    command.sgl = {
-        .address = 0, .length = static_cast<std::uint32_t>(in_capsule.size()), .identifier = nvme::kSglInCapsule};
-  } else {
-    command.sgl = {.address = 0, .length = data_bytes, .identifier = nvme::kSglTransport};
-  }
-  std::array<std::byte, nvme::kPreludeBytesMax> prelude{};
-  const std::size_t length = nvme::encode_prelude({.type = nvme::PduType::command, .flags = 0, .body = command},
-                                                  {.digests = digests_,
-                                                   .data_length = static_cast<std::uint32_t>(in_capsule.size()),
-                                                   .data_alignment = capsule_alignment_},
-                                                  prelude);
-  std::vector<std::byte> capsule(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
-  capsule.insert(capsule.end(), in_capsule.begin(), in_capsule.end());
-  if (digests_.data && !in_capsule.empty()) {
-    capsule.resize(capsule.size() + nvme::kDigestBytes);
-    nvme::store<std::uint32_t>(capsule, capsule.size() - nvme::kDigestBytes, nvme::digest_of(in_capsule));
-  }
-  IC_CHECK(send(capsule, deadline));
-
-  Reply reply;
-  reply.data.resize(data_bytes);
-  std::uint32_t received = 0;
-  for (;;) {
-    IC_TRY(const Progress progress, receive(deadline));
-    if (progress == Progress::more) continue;
-    const nvme::Pdu& pdu = reader_.pdu();
-    if (const auto* data = std::get_if<nvme::DataHeader>(&pdu.body);
-        data != nullptr && pdu.type == nvme::PduType::target_data) {
-      if (progress == Progress::header) {
-        if (data->cid != command.cid || data->offset != received || data->length > data_bytes - received)
-          return broken("data that nobody asked for");
-        reader_.place(std::span(reply.data).subspan(received, data->length));
-        continue;
-      }
-      if (!reader_.data_intact()) return broken("the digest of its data is wrong");
-      received += data->length;
-      if ((pdu.flags & nvme::kSuccessFlag) == 0) continue;
-    } else if (progress == Progress::header) {
-      continue;  // what a termination carries is dropped
-    } else if (const auto* completion = std::get_if<nvme::Completion>(&pdu.body)) {
-      if (completion->cid != command.cid) return broken("a completion of no command");
-      reply.status = completion->status;
-      reply.result = completion->result;
-    } else if (const auto* terminate = std::get_if<nvme::Terminate>(&pdu.body)) {
-      return Error(ErrorCode::io,
-                   peer_ + ": the target ended the connection: " + std::string(name_of(terminate->status)));
-    } else {
-      return broken("unexpected " + std::string(name_of(pdu.type)));
-    }
-    if (reply.status.ok() && received != data_bytes && wanted == Data::all) {
-      return broken("a command that wanted " + std::to_string(data_bytes) + " bytes succeeded with " +
-                    std::to_string(received));
-    }
-    reply.data.resize(reply.status.ok() ? received : 0);
-    return reply;
-  }
-}
-
 Result<Channel::Reply> Channel::must(const nvme::Command& command, std::uint32_t data_bytes, std::string_view what) {
   IC_TRY(Reply reply, this->command(command, {}, data_bytes));
   if (reply.status.ok()) return reply;
@@ -242,11 +207,30 @@ Result<Channel::Reply> Channel::must(const nvme::Command& command, std::uint32_t
   return Error(ErrorCode::io, text);
 }
 
+Result<Channel::Opened> Channel::open_queue(const os::SocketAddress& address, const ChannelOptions& options,
+                                            const nvme::Connect& connect, const nvme::ConnectData& data) {
+  IC_TRY(std::unique_ptr<Channel> channel, open(address, options));
+  Result<nvme::Connected> connected = channel->connect(connect, data);
+  if (!connected.ok() && connected.error().kind() == kCapsuleKind && options.sending == Sending::in_capsule) {
+    // Linux takes the data behind the capsule for a PDU then, and ends the connection.
+    ChannelOptions anew = options;
+    anew.sending = Sending::when_asked;
+    IC_TRY(channel, open(address, anew));
+    connected = channel->connect(connect, data);
+  }
+  if (!connected.ok()) return connected.error();
+  return Opened{.channel = std::move(channel), .connected = *connected};
+}
+
 Result<nvme::Connected> Channel::connect(const nvme::Connect& connect, const nvme::ConnectData& data) {
   std::vector<std::byte> bytes(nvme::kConnectDataBytes);
   nvme::encode(data, std::span<std::byte, nvme::kConnectDataBytes>(bytes.data(), bytes.size()));
   IC_TRY(const Reply reply, command(nvme::encode_connect(connect), bytes, 0));
-  if (reply.status.ok()) return nvme::decode_connected(reply.result);
+  if (!reply.status.ok()) return refused(reply, connect, data);
+  return nvme::decode_connected(reply.result);
+}
+
+Error Channel::refused(const Reply& reply, const nvme::Connect& connect, const nvme::ConnectData& data) const {
   // An I/O queue is refused as well when its controller was lost meanwhile: then it is to be made anew.
   const bool for_good = connect.queue_id == 0 && reply.status.retry == nvme::Retry::will_not_help;
   Error refused(for_good ? ErrorCode::not_found : ErrorCode::io,
@@ -260,8 +244,9 @@ Result<nvme::Connected> Channel::connect(const nvme::Connect& connect, const nvm
     return std::move(refused).with_hint("Is the NQN right? The target's discovery service names what it has");
   }
   if (status.type == nvme::kSglOffsetInvalid.type && status.code == nvme::kSglOffsetInvalid.code) {
-    return std::move(refused).with_hint(
-        "Connect bears 1,024 bytes in its capsule: let the target take as many (nvmet: param_inline_data_size)");
+    return std::move(refused)
+        .with_kind(kCapsuleKind)
+        .with_hint("It takes no data, in the capsule or when it asks for it: let it take 8,192 bytes in capsules");
   }
   if (status.type == nvme::kConnectControllerBusy.type && status.code == nvme::kConnectControllerBusy.code) {
     return std::move(refused).with_hint("It has as many hosts as it takes: try again later");

@@ -86,6 +86,9 @@ class Reads {
 };
 
 class FaultTest : public ::testing::Test {
+ public:
+  ~FaultTest() override { host_.reset(); }
+
  protected:
   FaultTest() {
     target_ = *target::Target::start({.listen = *os::parse_socket_address("127.0.0.1:0")});
@@ -98,7 +101,6 @@ class FaultTest : public ::testing::Test {
     options_.silence_max = std::chrono::seconds(10);
     options_.read_deadline = std::chrono::seconds(30);
   }
-  ~FaultTest() override { host_.reset(); }
 
   Url url() const { return {.address = proxy_->address(), .nqn = target_->subsystem().nqn, .nsid = 1}; }
   void connect() {

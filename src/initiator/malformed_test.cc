@@ -14,6 +14,7 @@ using testing::PduUnderWay;
 
 constexpr std::uint8_t kInitializeRequest = 0x00;
 constexpr std::uint8_t kInitializeResponse = 0x01;
+constexpr std::uint8_t kHostTerminate = 0x02;
 constexpr std::uint8_t kCommand = 0x04;
 constexpr std::uint8_t kResponse = 0x05;
 
@@ -169,6 +170,34 @@ TEST_F(MalformedTest, PdusOfATargetEndThatConnectionOfTheHost) {
 TEST_F(MalformedTest, PdusOfAHostEndThatConnectionOfTheTarget) {
   start_both();
   for (const Malformed& malformed : kFromHost) expect_one_connection_ends(malformed, Direction::to_target);
+}
+
+TEST_F(MalformedTest, AHostSaysWhyItEndsAConnection) {
+  connect();
+  struct Case {
+    void (*spoil)(Bytes&);
+    nvme::FatalStatus status;
+  };
+  for (const Case& c : {Case{asks_for_data, nvme::FatalStatus::sequence_error},
+                        Case{set_byte<2, 8>, nvme::FatalStatus::invalid_header_field},
+                        Case{set_byte<8, 0xFE>, nvme::FatalStatus::invalid_header_field},
+                        Case{set_word<12, 4096>, nvme::FatalStatus::data_out_of_range}}) {
+    auto spoiled = std::make_shared<std::atomic<bool>>(false);
+    auto said = std::make_shared<std::atomic<unsigned>>(0);
+    proxy_->plan([spoil = c.spoil, spoiled, said](PduUnderWay& pdu) {
+      const bool data = pdu.direction == Direction::to_host && pdu.index >= 2 && pdu.type() == kTargetDataType;
+      if (data && pdu.bytes.size() > 8192 && !spoiled->exchange(true)) spoil(pdu.bytes);
+      if (pdu.direction == Direction::to_target && pdu.type() == kHostTerminate) {
+        const nvme::Pdu terminate = nvme::decode_header(pdu.bytes);
+        said->store(static_cast<unsigned>(std::get<nvme::Terminate>(terminate.body).status));
+      }
+      return PduFate{};
+    });
+    expect_reads_right(1, 4);
+    proxy_->cut_all();  // what the host sent has passed then
+    EXPECT_EQ(said->load(), static_cast<unsigned>(c.status));
+    expect_reads_right();
+  }
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ namespace {
 constexpr auto kTickMax = std::chrono::milliseconds(50);
 constexpr unsigned kSlotBits = 8;
 constexpr std::uint16_t kSlotMask = (1U << kSlotBits) - 1;
+// Offsets of header fields, which terminations name.
+constexpr std::uint32_t kDataCidField = 8;
+constexpr std::uint32_t kCompletionCidField = 20;
 
 // What the completion of a read says, as an error.
 Error error_of(const nvme::CommandStatus& status, const std::string& peer) {
@@ -57,11 +60,6 @@ void Queue::end() {
 
 void Queue::join() {
   if (thread_.joinable()) thread_.join();
-}
-
-Error Queue::broken(std::string_view what) const {
-  return Error(ErrorCode::corrupt, channel_->peer() + ": the target breaks the NVMe/TCP protocol: " + std::string(what))
-      .with_errno(EPROTO);
 }
 
 bool Queue::has_room() const {
@@ -123,8 +121,12 @@ Status Queue::flush() {
 void Queue::run() {
   const Status end = serve();
   IC_ASSERT(!end.ok());
-  // Nothing is received any more: the memory of all reads is at rest.
-  this->end();
+  {
+    const std::lock_guard lock(send_mutex_);
+    if (unsent_.empty()) channel_->tell_why();
+    // Nothing is received any more: the memory of all reads is at rest.
+    this->end();
+  }
   end_all(end.error());
 }
 
@@ -168,11 +170,12 @@ Status Queue::check_time(Clock::TimePoint now, Clock::TimePoint heard) {
       .with_hint("Is it stopped, or the network between cut?");
 }
 
-Result<Queue::Slot*> Queue::slot_of(std::uint16_t cid) {
+// `field`: where the PDU names the command.
+Result<Queue::Slot*> Queue::slot_of(std::uint16_t cid, std::uint32_t field) {
   const std::size_t index = cid & kSlotMask;
   const std::lock_guard lock(mutex_);
   if (index >= slots_.size() || !slots_[index].busy || slots_[index].generation != cid >> kSlotBits) {
-    return broken("an answer to no command");
+    return channel_->refuse(nvme::FatalStatus::invalid_header_field, field, "an answer to no command");
   }
   return &slots_[index];
 }
@@ -181,10 +184,10 @@ Status Queue::on_header() {
   const nvme::Pdu& pdu = channel_->reader().pdu();
   const auto* data = std::get_if<nvme::DataHeader>(&pdu.body);
   if (data == nullptr) return {};  // of a termination
-  IC_TRY(Slot * slot, slot_of(data->cid));
+  IC_TRY(Slot * slot, slot_of(data->cid, kDataCidField));
   const std::size_t whole = slot->read.memory.size();
   if (data->offset != slot->received || data->length > whole - slot->received)
-    return broken("data out of order or out of range");
+    return channel_->refuse(nvme::FatalStatus::data_out_of_range, 0, "data out of order or out of range");
   channel_->reader().place(slot->read.memory.subspan(slot->received, data->length));
   return {};
 }
@@ -194,7 +197,7 @@ Status Queue::on_whole() {
   const nvme::Pdu& pdu = reader.pdu();
   if (const auto* data = std::get_if<nvme::DataHeader>(&pdu.body);
       data != nullptr && pdu.type == nvme::PduType::target_data) {
-    IC_TRY(Slot * slot, slot_of(data->cid));
+    IC_TRY(Slot * slot, slot_of(data->cid, kDataCidField));
     if (!reader.data_intact()) {
       at_fault_ = slot->read.ticket;
       owner_.digest_wrong();
@@ -213,13 +216,13 @@ Status Queue::on_whole() {
                  channel_->peer() + ": the target ended the connection: " + std::string(name_of(terminate->status)))
         .with_errno(ECONNRESET);
   }
-  return broken("unexpected " + std::string(name_of(pdu.type)));
+  return channel_->refuse(nvme::FatalStatus::sequence_error, 0, "unexpected " + std::string(name_of(pdu.type)));
 }
 
 Status Queue::complete(std::uint16_t cid, const nvme::CommandStatus& status) {
-  IC_TRY(Slot * slot, slot_of(cid));
+  IC_TRY(Slot * slot, slot_of(cid, kCompletionCidField));
   if (status.ok() && slot->received != slot->read.memory.size())
-    return broken("a read succeeded without all of its data");
+    return channel_->refuse(nvme::FatalStatus::sequence_error, 0, "a read succeeded without all of its data");
   void* ticket = nullptr;
   {
     const std::lock_guard lock(mutex_);

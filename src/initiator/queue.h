@@ -91,9 +91,8 @@ class Queue {
   Status on_whole();
   Status complete(std::uint16_t cid, const nvme::CommandStatus& status);
   Status flush();
-  Result<Slot*> slot_of(std::uint16_t cid);
+  Result<Slot*> slot_of(std::uint16_t cid, std::uint32_t field);
   void end_all(const Error& why);
-  [[nodiscard]] Error broken(std::string_view what) const;
   [[nodiscard]] Clock::Duration tick() const;
 
   const Options options_;

@@ -1,34 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """DH-HMAC-CHAP with an unmodified Linux, both ways: its host against our target, our host against its target (nvmet). Linux runs in user
-mode, which the script linux-nvme-peer.sh in the folder INFERCLUSTER_PEERS starts: Debian's own kernel is built without authentication.
+mode (guest.py): Debian's own kernel is built without authentication.
 
-Skipped without that folder, where the kernel was not built (linux-nvme-peer.sh build), and where no network namespace can be made.
+Skipped where there is no such machine.
 """
 
 import base64
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import random
 import re
-import shutil
 import struct
 import subprocess
 import zlib
 
 import pytest
+from guest import GUEST, HERE, LINUX_NQN, PROGRAM, Machine, missing
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("INFERCLUSTER_BUILD", ROOT / "build" / "release"))
-PROGRAM = BUILD / "bin" / "infercluster"
 BLOCK = 4096
 NQN = "nqn.2026-01.io.test:pool"
-LINUX_NQN = "nqn.2024-01.test.peer:sub0"
 HASHES = {256: 1, 384: 2, 512: 3}
-HERE = "192.168.77.1"
-GUEST = "192.168.77.2"
 
 
 def secret(hash_id: int, seed: int, size: int) -> str:
@@ -62,45 +55,20 @@ def keys(tmp_path) -> dict[int, Keys]:
 
 
 @pytest.fixture(scope="module")
-def namespace():
-    """A network namespace with a tap device for the guest."""
-    script = pathlib.Path(os.environ.get("INFERCLUSTER_PEERS", "")) / "linux-nvme-peer.sh"
-    if "INFERCLUSTER_PEERS" not in os.environ or not script.exists():
-        pytest.skip("INFERCLUSTER_PEERS names no folder with linux-nvme-peer.sh")
-    folder = pathlib.Path(os.environ.get("PEER_DIR", "/var/tmp/linux-nvme-peer"))
-    if not (folder / "linux.uml").exists() or not (folder / "initrd-uml.cpio").exists():
-        pytest.skip("the user-mode Linux is not here: run linux-nvme-peer.sh build")
-    name = f"infercluster-auth-{os.getpid()}"
-    if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no network namespace can be made here: it takes iproute2 and root")
-    try:
-        subprocess.run(["ip", "netns", "exec", name, "sh", "-ec",
-                        f"ip link set lo up; ip tuntap add tap0 mode tap; ip addr add {HERE}/24 dev tap0; ip link set tap0 up"], check=True)
-        yield ["ip", "netns", "exec", name]
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=True)
-
-
-def peer(namespace: list[str], verb: str, port: int, *arguments: str) -> str:
-    script = pathlib.Path(os.environ["INFERCLUSTER_PEERS"]) / "linux-nvme-peer.sh"
-    command = [*namespace, "bash", script, verb, "--uml", "--tap", "tap0", "--ip", f"{GUEST}/24", "--port", str(port), *arguments]
-    for _ in range(50):
-        result = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        # Between two commands the guest's shell listens again in a moment.
-        if verb != "ctl" or "ConnectionRefusedError" not in result.stderr:
-            break
-    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
-    return result.stdout
+def machine(namespace):
+    if lacks := missing("uml"):
+        pytest.skip(lacks)
+    return Machine("uml", namespace)
 
 
 def host_nqn(bits: int) -> str:
     return f"nqn.2026-01.io.test:host-{bits}"
 
 
-def test_linux_hosts_prove_themselves_to_our_target(namespace, keys, tmp_path):
+def test_linux_hosts_prove_themselves_to_our_target(machine, keys, tmp_path):
     stored = tmp_path / "object"
     stored.write_bytes(random.Random(5).randbytes(1_000_000))
-    command = [*namespace, PROGRAM, "target", "--listen", f"{HERE}:4420", "--nqn", NQN, "--object", stored, "--json"]
+    command = [*machine.enter, PROGRAM, "target", "--listen", f"{HERE}:4420", "--nqn", NQN, "--object", stored, "--json"]
     for bits, key in keys.items():
         command += ["--dhchap-secret-file", f"{host_nqn(bits)}={key.host_file}", "--dhchap-ctrl-secret-file", f"{host_nqn(bits)}={key.controller_file}"]
     with (tmp_path / "log").open("w") as log:
@@ -136,7 +104,7 @@ def test_linux_hosts_prove_themselves_to_our_target(namespace, keys, tmp_path):
     guest += connect("wrong-target", 256, f"--dhchap-secret={keys[256].host} --dhchap-ctrl-secret={keys[384].controller}")
     guest += connect("none", 256) + "dmesg | sed 's/^/refused: /'\nls /dev/nvme0n1 2>/dev/null\ntrue\n"
     try:
-        output = peer(namespace, "run-in-guest", 4420, "--timeout", "120", guest)
+        output = machine.run(guest)
     finally:
         process.terminate()
         ended = process.wait(timeout=60)
@@ -165,16 +133,21 @@ def test_linux_hosts_prove_themselves_to_our_target(namespace, keys, tmp_path):
     assert "DHHC" not in said
 
 
-@pytest.fixture
-def nvmet(namespace):
-    """A Linux target; calling it runs commands there."""
-    port = 14420
-    peer(namespace, "target", port, "--size", "16")
-    yield lambda commands: peer(namespace, "ctl", port, commands)
-    peer(namespace, "stop", port)
+@pytest.fixture(params=[16384, 0])
+def nvmet(request, machine):
+    """A Linux target that takes so many bytes of data in a capsule; calling it runs commands there."""
+    machine.start("--size", "16", "--inline", str(request.param))
+
+    def control(commands: str) -> str:
+        result = machine.control(commands)
+        assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+        return result.stdout
+
+    yield control
+    machine.stop()
 
 
-def test_our_host_proves_itself_to_linux(namespace, nvmet, keys, tmp_path):
+def test_our_host_proves_itself_to_linux(machine, nvmet, keys, tmp_path):
     name = host_nqn(256)
     configuration = "cfg=/sys/kernel/config/nvmet; host=$cfg/hosts/" + name + "\n"
     digest = nvmet(configuration + f"""dd if=/dev/urandom of=/dev/ram0 bs=1M count=16 oflag=direct 2>/dev/null; sha256sum </dev/ram0
@@ -186,7 +159,7 @@ def test_our_host_proves_itself_to_linux(namespace, nvmet, keys, tmp_path):
 
     def read(*options) -> subprocess.CompletedProcess:
         (tmp_path / "copy").unlink(missing_ok=True)
-        return subprocess.run([*namespace, PROGRAM, "initiator", "read", f"nvme-tcp://{GUEST}:14420/{LINUX_NQN}?nsid=1", "--host-nqn", name,
+        return subprocess.run([*machine.enter, PROGRAM, "initiator", "read", f"nvme-tcp://{GUEST}:{machine.port}/{LINUX_NQN}?nsid=1", "--host-nqn", name,
                                "--first-block", "0", "--bytes", "16MiB", "--output", tmp_path / "copy", *options],
                               capture_output=True, text=True, timeout=60, check=False)
 

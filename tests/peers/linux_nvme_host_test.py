@@ -1,52 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unmodified Linux host reads from our target: its own driver and nvme-cli, in a virtual machine that the script
-linux-nvme-peer.sh in the folder INFERCLUSTER_PEERS starts.
+"""An unmodified Linux host reads from our target: its own driver and nvme-cli, in a virtual machine (guest.py).
 
-Skipped without that folder, or where the machine was not built (linux-nvme-peer.sh build).
+Skipped where there is none.
 """
 
 import hashlib
 import json
-import os
 import pathlib
 import random
 import re
-import shutil
-import socket
 import subprocess
 
 import pytest
+from guest import DMESG_CHECK, HERE, HOST_NQN, PROGRAM, Machine, clean
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("INFERCLUSTER_BUILD", ROOT / "build" / "release"))
 BLOCK = 4096
 NQN = "nqn.2026-01.io.test:pool"
 SIZES = {"small": 12345, "whole": 8 * BLOCK, "large": 5_000_000}
 
 
-@pytest.fixture(scope="module")
-def peer():
-    script = pathlib.Path(os.environ.get("INFERCLUSTER_PEERS", "")) / "linux-nvme-peer.sh"
-    if "INFERCLUSTER_PEERS" not in os.environ or not script.exists():
-        pytest.skip("INFERCLUSTER_PEERS names no folder with linux-nvme-peer.sh")
-    built = pathlib.Path(os.environ.get("PEER_DIR", "/var/tmp/linux-nvme-peer"))
-    if shutil.which("qemu-system-x86_64") is None or not built.exists():
-        pytest.skip("the virtual machine is not here: run linux-nvme-peer.sh build")
-
-    def run_in_guest(commands: str) -> str:
-        result = subprocess.run(["bash", script, "run-in-guest", "--timeout", "240", commands], capture_output=True, text=True,
-                                timeout=280, check=False)
-        assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
-        return result.stdout
-
-    return run_in_guest
-
-
 class Target:
     """A running `infercluster target`."""
 
-    def __init__(self, listen: str, objects: list[pathlib.Path], state: pathlib.Path):
-        command = [BUILD / "bin" / "infercluster", "target", "--listen", listen, "--state", state, "--nqn", NQN, "--json"]
+    def __init__(self, machine: Machine, objects: list[pathlib.Path], state: pathlib.Path, port: int = 0):
+        command = [*machine.enter, PROGRAM, "target", "--listen", f"{HERE}:{port}", "--allow", HOST_NQN, "--state", state, "--nqn", NQN, "--json"]
         for path in objects:
             command += ["--object", path]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -56,6 +33,7 @@ class Target:
             if line.startswith("}"):
                 break
         self.said = json.loads(document)
+        self.port = int(self.said["address"].rpartition(":")[2])
 
     def stop(self) -> None:
         self.process.terminate()
@@ -74,8 +52,8 @@ def objects(tmp_path):
 
 
 @pytest.fixture
-def target(tmp_path, objects):
-    target = Target("127.0.0.1:0", list(objects.values()), tmp_path / "state")
+def target(machine, tmp_path, objects):
+    target = Target(machine, list(objects.values()), tmp_path / "state")
     yield target
     target.stop()
 
@@ -98,16 +76,14 @@ def check_digests(output: str, label: str, objects: dict[str, pathlib.Path]) -> 
 
 
 def connect(target: Target, options: str = "") -> str:
-    port = target.said["address"].rsplit(":", 1)[1]
     # The namespace's device comes a moment after the connection.
-    return (f"nvme connect -t tcp -a 10.0.2.2 -s {port} -n {target.said['nqn']} {options} || echo FAILED connect {options}\n"
+    return (f"nvme connect -t tcp -a {HERE} -s {target.port} -n {target.said['nqn']} {options} || echo FAILED connect {options}\n"
             "for i in $(seq 100); do [ -b /dev/nvme0n1 ] && break; sleep 0.1; done\n")
 
 
-def test_linux_discovers_connects_reads_and_is_refused_a_write(peer, target, objects):
+def test_linux_discovers_connects_reads_and_is_refused_a_write(machine, target, objects):
     nqn = target.said["nqn"]
-    port = target.said["address"].rsplit(":", 1)[1]
-    commands = f"nvme discover -t tcp -a 10.0.2.2 -s {port}\n"
+    commands = f"nvme discover -t tcp -a {HERE} -s {target.port}\n"
     for label, options in (("plain", ""), ("header", "--hdr-digest"), ("data", "--data-digest"), ("both", "--hdr-digest --data-digest"),
                            ("noflow", "--disable-sqflow")):
         commands += connect(target, options) + digest_commands(target, label) + f"nvme disconnect -n {nqn}\n"
@@ -119,10 +95,10 @@ def test_linux_discovers_connects_reads_and_is_refused_a_write(peer, target, obj
     commands += (f"echo behind $(dd if=/dev/nvme0n1 bs={BLOCK} skip={last['first_block'] + last['blocks']} count=64 2>&1 | "
                  "tr -d '\\0' | grep -c 'error')\n")
     commands += "echo edge $(dd if=/dev/nvme0n1 bs=1M count=4 2>/dev/null | tr -d '\\0' | wc -c)\n"
-    commands += f"nvme disconnect -n {nqn}\ndmesg | grep -iE 'nvme.*(error|fail|timeout|warn|reset|invalid|dropping)' && echo UNCLEAN\ntrue\n"
-    output = peer(commands)
+    commands += f"nvme disconnect -n {nqn}\n" + DMESG_CHECK
+    output = machine.run(commands)
     assert f"subnqn:  {nqn}" in output
-    assert "FAILED" not in output and "UNCLEAN" not in output, output[-4000:]
+    assert clean(output), output[-4000:]
     for label in ("plain", "header", "data", "both", "noflow"):
         check_digests(output, label, objects)
     assert re.search(r"/dev/nvme0n1 .*InferCluster", output)
@@ -131,33 +107,28 @@ def test_linux_discovers_connects_reads_and_is_refused_a_write(peer, target, obj
 
 
 @pytest.fixture
-def guest(peer):
+def guest(machine):
     """A virtual machine that stays; calling it runs commands there and returns what they said."""
-    script = pathlib.Path(os.environ["INFERCLUSTER_PEERS"]) / "linux-nvme-peer.sh"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    started = subprocess.run(["bash", script, "target", "--port", port], capture_output=True, text=True, timeout=240, check=False)
-    assert started.returncode == 0, started.stderr
+    machine.start()
 
     def run(commands: str) -> str:
-        result = subprocess.run(["bash", script, "ctl", "--port", port, commands], capture_output=True, text=True, timeout=240, check=False)
+        result = machine.control(commands)
         return result.stdout + result.stderr
 
     yield run
-    subprocess.run(["bash", script, "stop", "--port", port], capture_output=True, timeout=120, check=False)
+    machine.stop()
 
 
-def test_a_connected_host_survives_a_restart_and_never_reads_old_addresses_as_new_ones(guest, tmp_path, objects):
+def test_a_connected_host_survives_a_restart_and_never_reads_old_addresses_as_new_ones(machine, guest, tmp_path, objects):
     state = tmp_path / "state"
-    target = Target("127.0.0.1:0", list(objects.values()), state)
-    address, nqn, before = target.said["address"], target.said["nqn"], target.said["objects"]
+    target = Target(machine, list(objects.values()), state)
+    nqn, before = target.said["nqn"], target.said["objects"]
     output = guest(connect(target) + digest_commands(target, "before"))
     assert "FAILED" not in output
     check_digests(output, "before", objects)
     target.stop()
     # The same identity and addresses: the host connects anew by itself, and goes on.
-    again = Target(address, list(objects.values()), state)
+    again = Target(machine, list(objects.values()), state, target.port)
     assert (again.said["nqn"], again.said["objects"]) == (nqn, before)
     output = guest("echo 3 >/proc/sys/vm/drop_caches\n" + digest_commands(again, "again"))
     check_digests(output, "again", objects)
@@ -165,7 +136,7 @@ def test_a_connected_host_survives_a_restart_and_never_reads_old_addresses_as_ne
     # Its state is lost, and there is another namespace, by its UUID and its
     # addresses. What the host still asks of the old one is an error, never other bytes.
     state.unlink()
-    lost = Target(address, [objects["whole"]], state)
+    lost = Target(machine, [objects["whole"]], state, target.port)
     assert lost.said["uuid"] != again.said["uuid"]
     first = before[0]["first_block"]
     output = guest(f"timeout 20 dd if=/dev/nvme0n1 bs={BLOCK} skip={first} count=1 iflag=direct 2>/dev/null | sha256sum\n"

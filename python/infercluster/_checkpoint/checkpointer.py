@@ -15,9 +15,9 @@ from . import apart, pages, ranks
 from . import exit as process_exit
 from .arguments import bytes_of, described, step_of
 from .interrupt import in_thread
-from .restore import OwnRestore, Saved, Trees
+from .restore import OwnRestore, Saved, Trees, looked_at_own
 from .save import Save
-from .tiers import Tier, fast_tier
+from .tiers import Tier, fast_tier, is_of_storage
 from .tree import PAGES
 from .values import listed
 
@@ -229,7 +229,7 @@ class Checkpointer:
             try:
                 report = self._read(restore)
             except (SafetensorError, OSError) as error:  # the same on all ranks, which go on in the same way
-                if chosen is None or not is_fast or not chosen.is_at_root or not _is_of_storage(error):
+                if chosen is None or not is_fast or not chosen.is_at_root or not is_of_storage(error):
                     raise
                 is_fast, notice = False, f"read from the root: {error}"
                 _log.LOGGER.warning("step %s: %s", number, notice)
@@ -262,7 +262,7 @@ class Checkpointer:
         checkpoint: Saved
         is_stock = fast is None and _core.is_stock_dcp(os.fsencode(path))
         if step is not None and fast is None and not is_stock and self.world > 1:
-            restore = self._looked_at_own(into, step, only, strict, cast)
+            restore = looked_at_own(os.fsencode(self._root), step, self.rank, self.world, into, only, strict, cast)
             if restore is not None:
                 return restore, step
         if is_stock:
@@ -290,22 +290,6 @@ class Checkpointer:
                     " strict=False, or name what you want with only="
                 )
         return restore, found
-
-    def _looked_at_own(
-        self, into: Any, step: int, only: str | list[str] | None, strict: bool, cast: bool
-    ) -> OwnRestore | None:
-        """By the indexes that this rank needs for what it saved, where there are as many ranks as then: those of a large
-        job are more than what it reads besides. None: anything is in doubt, and all of the checkpoint must be looked at."""
-        root = os.fsencode(self._root)
-        own = in_thread(lambda: _core.open_own_checkpoint(root, step, self.rank, self.world))
-        try:
-            restore = OwnRestore(own, self.rank, only, strict, cast)
-            restore.collect(into)
-        except Exception:
-            if own.is_whole:
-                raise
-            return None
-        return restore if restore.has_all() else None
 
     def _in_turn(self, call: Callable[[], T]) -> T:
         """What this rank does alone, while the others go on to their next call together; its failure ends that."""
@@ -408,10 +392,3 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         return f"<infercluster.Checkpointer: {self._root}, rank {self.rank} of {self.world}>"
-
-
-def _is_of_storage(error: Exception) -> bool:
-    """It may be better on another tier."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.EIO, errno.ENOENT)
-    return True

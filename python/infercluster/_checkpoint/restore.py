@@ -15,6 +15,7 @@ from .. import _core
 from .._device import DeviceTensor
 from .._errors import TensorNotFoundError
 from . import pages, tensors, values
+from .interrupt import in_thread
 from .pages import Pages
 from .tree import ABSENT, PAGES, TENSOR, TREE_KEY, Flat, Stored, has_state
 from .values import listed, name_of
@@ -330,3 +331,19 @@ def _holds(json_value: Any, kind: str) -> bool:
     if isinstance(json_value, dict):
         return kind in json_value or any(_holds(item, kind) for item in json_value.values())
     return False
+
+
+def looked_at_own(
+    root: bytes, step: int, rank: int, world: int, into: Any, only: str | list[str] | None, strict: bool, cast: bool
+) -> OwnRestore | None:
+    """By the indexes that this rank needs for what it saved, where there are as many ranks as then: those of a large
+    job are more than what it reads besides. None: anything is in doubt, and all of the checkpoint must be looked at."""
+    own = in_thread(lambda: _core.open_own_checkpoint(root, step, rank, world))
+    try:
+        restore = OwnRestore(own, rank, only, strict, cast)
+        restore.collect(into)
+    except Exception:
+        if own.is_whole:
+            raise
+        return None
+    return restore if restore.has_all() else None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,3 +27,9 @@ def fast_tier(tiers: Sequence[str | os.PathLike[str] | Tier] | None) -> tuple[by
     if tier.keep < 0:
         raise ValueError(f"keep of the tier is {tier.keep}; expected 0 or more")
     return os.fsencode(os.path.abspath(os.fspath(tier.path))), tier.keep
+
+def is_of_storage(error: Exception) -> bool:
+    """It may be better on another tier."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EIO, errno.ENOENT)
+    return True

@@ -216,7 +216,7 @@ def main() -> int:
     throughput = statistics.median(bench.ratios("1MiB memory x1 none", "1MiB bare x1", "gib_per_s"))
     print(f"\n4 KiB: {latency:.2f} of the bare latency (at most {LATENCY_MOST}); 1 MiB: {throughput:.2f} of the bare stream (at least"
           f" {THROUGHPUT_LEAST}). The target combined {served['digests_combined']} data digests from stored checksums without a look at the"
-          f" data, and looked at {served['blocks_verified']} blocks for hosts without; {served['sends_zero_copy']} of {served['sends']} sends"
+          f" data, and looked at {served['blocks_verified']} blocks, each once, for hosts without; {served['sends_zero_copy']} of {served['sends']} sends"
           f" were zero-copy, of which the kernel copied {served['sends_copied']}, as loopback does.")
     return 0
 

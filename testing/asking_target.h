@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,7 +18,6 @@
 #include <variant>
 #include <vector>
 
-#include "nvme/bytes.h"
 #include "nvme/fabrics.h"
 #include "nvme/pdu_reader.h"
 #include "testing/nvme_proxy.h"
@@ -80,7 +78,7 @@ class AskingTarget {
     connection.reader.limit(
         {.data_max = options_.host_data_max, .in_capsule_max = 8192, .data_alignment = 4U * (options_.alignment + 1U)});
     connection.reader.use(body.digests);
-    pdu.bytes = wire(response, {}, {});
+    pdu.bytes = nvme::encode_pdu(response, {});
     return {};
   }
 
@@ -107,7 +105,7 @@ class AskingTarget {
           .type = nvme::PduType::response,
           .flags = 0,
           .body = nvme::Completion{.sq_head = 1, .cid = command.cid, .status = nvme::kSglOffsetInvalid}};
-      return {.forwarded = 0, .then = PduFate::Then::cut, .answer = wire(refusal, connection.digests, {})};
+      return {.forwarded = 0, .then = PduFate::Then::cut, .answer = nvme::encode_pdu(refusal, connection.digests)};
     }
     if (!sends(command)) return {};
     EXPECT_EQ(command.sgl.identifier, nvme::kSglTransport);
@@ -132,7 +130,8 @@ class AskingTarget {
     // The real target gets all of it as it likes it.
     nvme::Command whole = connection.command;
     whole.sgl.identifier = nvme::kSglInCapsule;
-    pdu.bytes = wire({.type = nvme::PduType::command, .flags = 0, .body = whole}, connection.digests, connection.data);
+    pdu.bytes = nvme::encode_pdu({.type = nvme::PduType::command, .flags = 0, .body = whole}, connection.digests,
+                                 connection.data);
     return {};
   }
 
@@ -143,7 +142,7 @@ class AskingTarget {
         .cid = connection.command.cid, .tag = ++connection.tag, .offset = connection.asked, .length = length};
     connection.asked += length;
     if (spoil_) spoil_(ready);
-    return wire({.type = nvme::PduType::ready, .flags = 0, .body = ready}, connection.digests, {});
+    return nvme::encode_pdu({.type = nvme::PduType::ready, .flags = 0, .body = ready}, connection.digests);
   }
 
   static bool sends(const nvme::Command& command) {
@@ -167,19 +166,6 @@ class AskingTarget {
     }
     EXPECT_TRUE(reader.data_intact());
     return true;
-  }
-
-  static Bytes wire(const nvme::Pdu& pdu, nvme::Digests digests, const Bytes& data) {
-    std::array<std::byte, nvme::kPreludeBytesMax> prelude{};
-    const std::size_t length = nvme::encode_prelude(
-        pdu, {.digests = digests, .data_length = static_cast<std::uint32_t>(data.size())}, prelude);
-    Bytes bytes(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
-    bytes.insert(bytes.end(), data.begin(), data.end());
-    if (digests.data && !data.empty()) {
-      bytes.resize(bytes.size() + nvme::kDigestBytes);
-      nvme::store<std::uint32_t>(bytes, bytes.size() - nvme::kDigestBytes, nvme::digest_of(data));
-    }
-    return bytes;
   }
 
   const Options options_;

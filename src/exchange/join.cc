@@ -26,13 +26,12 @@ Clock::TimePoint now() {
   return steady_clock().now();
 }
 
-// 32 hexadecimal digits.
 std::string hello_key(int rank) {
   return std::string(kHelloFolder) + "/" + std::to_string(rank);
 }
 
 struct Hello {
-  std::string word;
+  std::string word;  // 32 hexadecimal digits
   int world = 0;
   friend bool operator==(const Hello&, const Hello&) = default;
 };

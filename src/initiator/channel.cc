@@ -60,13 +60,11 @@ Error Channel::broken(std::string_view what) const {
 
 Status Channel::initialize() {
   const Clock::TimePoint deadline = this->deadline();
-  std::array<std::byte, nvme::kPreludeBytesMax> bytes{};
-  const std::size_t length = nvme::encode_prelude(
+  IC_CHECK(send_pdu(
       {.type = nvme::PduType::initialize_request,
        .flags = 0,
        .body = nvme::InitializeRequest{.format = 0, .alignment = 0, .digests = options_.digests, .ready_max = 0}},
-      {}, bytes);
-  IC_CHECK(send(std::span(bytes).first(length), deadline));
+      {}, deadline));
   for (;;) {
     IC_TRY(const Progress progress, receive(deadline));
     if (progress == Progress::whole) break;
@@ -127,15 +125,10 @@ void Channel::tell_why() {
   if (!owed_) return;
   const std::span<const std::byte> header =
       reader_.header_bytes().first(std::min(reader_.header_bytes().size(), nvme::kTerminateDataMax));
-  std::array<std::byte, nvme::kPreludeBytesMax + nvme::kTerminateDataMax> bytes{};
-  const std::size_t length =
-      nvme::encode_prelude({.type = nvme::PduType::host_terminate, .flags = 0, .body = *owed_},
-                           {.digests = {}, .data_length = static_cast<std::uint32_t>(header.size())},
-                           std::span(bytes).first<nvme::kPreludeBytesMax>());
-  std::copy(header.begin(), header.end(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+  const nvme::Pdu terminate{.type = nvme::PduType::host_terminate, .flags = 0, .body = *owed_};
   owed_.reset();
   // The connection ends in any case.
-  (void)send_some(std::span(bytes).first(length + header.size()));
+  (void)send_some(nvme::encode_pdu(terminate, {}, header));
 }
 
 Result<std::size_t> Channel::send_some(std::span<const std::byte> bytes) {

@@ -2,13 +2,11 @@
 // One command on a channel, from its capsule to its completion. Data goes to the target in the capsule, or in H2CData
 // when the target asks for it: NVMe over TCP Transport Specification 1.0, section 3.3.2.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "base/assert.h"
 #include "initiator/channel.h"
-#include "nvme/bytes.h"
 
 namespace infercluster::initiator {
 namespace {
@@ -56,18 +54,7 @@ Result<Channel::Reply> Channel::command(nvme::Command command, std::span<const s
 }
 
 Status Channel::send_pdu(const nvme::Pdu& pdu, std::span<const std::byte> data, Clock::TimePoint deadline) {
-  std::array<std::byte, nvme::kPreludeBytesMax> prelude{};
-  const std::size_t length = nvme::encode_prelude(
-      pdu,
-      {.digests = digests_, .data_length = static_cast<std::uint32_t>(data.size()), .data_alignment = data_alignment_},
-      prelude);
-  std::vector<std::byte> bytes(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
-  bytes.insert(bytes.end(), data.begin(), data.end());
-  if (digests_.data && !data.empty()) {
-    bytes.resize(bytes.size() + nvme::kDigestBytes);
-    nvme::store<std::uint32_t>(bytes, bytes.size() - nvme::kDigestBytes, nvme::digest_of(data));
-  }
-  return send(bytes, deadline);
+  return send(nvme::encode_pdu(pdu, digests_, data, data_alignment_), deadline);
 }
 
 Status Channel::run(Exchange& exchange, Clock::TimePoint deadline) {

@@ -217,6 +217,23 @@ std::size_t encode_prelude(const Pdu& pdu, const DataLayout& layout, std::span<s
   return common.data_offset;
 }
 
+std::vector<std::byte> encode_pdu(const Pdu& pdu, Digests digests, std::span<const std::byte> data,
+                                  std::uint32_t data_alignment) {
+  std::array<std::byte, kPreludeBytesMax> prelude{};
+  const std::size_t length = encode_prelude(
+      pdu,
+      {.digests = digests, .data_length = static_cast<std::uint32_t>(data.size()), .data_alignment = data_alignment},
+      prelude);
+  std::vector<std::byte> bytes(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
+  bytes.insert(bytes.end(), data.begin(), data.end());
+  const CommonHeader common = decode_common_header(std::span(prelude).first<kCommonHeaderBytes>());
+  if ((common.flags & kDataDigestFlag) != 0) {
+    bytes.resize(bytes.size() + kDigestBytes);
+    store<std::uint32_t>(bytes, bytes.size() - kDigestBytes, digest_of(data));
+  }
+  return bytes;
+}
+
 Pdu decode_header(std::span<const std::byte> bytes) {
   IC_ASSERT(bytes.size() >= kCommonHeaderBytes);
   const CommonHeader common = decode_common_header(bytes.first<kCommonHeaderBytes>());

@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "nvme/command.h"
 
@@ -129,6 +130,10 @@ std::size_t encode_header(const Pdu& pdu, const DataLayout& layout, std::span<st
 // All in front of the data: the header, its digest and the padding. `bytes` has room for kPreludeBytesMax.
 inline constexpr std::size_t kPreludeBytesMax = 256;
 std::size_t encode_prelude(const Pdu& pdu, const DataLayout& layout, std::span<std::byte, kPreludeBytesMax> bytes);
+
+// The whole PDU, as it goes over the wire.
+std::vector<std::byte> encode_pdu(const Pdu& pdu, Digests digests, std::span<const std::byte> data = {},
+                                  std::uint32_t data_alignment = 4);
 
 // A header whose common part was checked (see PduReader).
 Pdu decode_header(std::span<const std::byte> bytes);

@@ -23,19 +23,8 @@ Bytes pattern(std::size_t length) {
   return bytes;
 }
 
-// A PDU as it goes over the wire.
 Bytes wire(const Pdu& pdu, Digests digests = {}, const Bytes& data = {}, std::uint32_t alignment = 4) {
-  std::array<std::byte, kPreludeBytesMax> prelude{};
-  const std::size_t length = encode_prelude(
-      pdu, {.digests = digests, .data_length = static_cast<std::uint32_t>(data.size()), .data_alignment = alignment},
-      prelude);
-  Bytes bytes(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
-  bytes.insert(bytes.end(), data.begin(), data.end());
-  if (digests.data && !data.empty() && pdu.type != PduType::host_terminate && pdu.type != PduType::target_terminate) {
-    bytes.resize(bytes.size() + kDigestBytes);
-    store<std::uint32_t>(bytes, bytes.size() - kDigestBytes, digest_of(data));
-  }
-  return bytes;
+  return encode_pdu(pdu, digests, data, alignment);
 }
 
 struct Received {

@@ -24,16 +24,7 @@ inline constexpr const char* kTestHostNqn = "nqn.2014-08.org.nvmexpress:uuid:f81
 using Bytes = std::vector<std::byte>;
 
 inline Bytes wire(const nvme::Pdu& pdu, nvme::Digests digests = {}, const Bytes& data = {}) {
-  std::array<std::byte, nvme::kPreludeBytesMax> prelude{};
-  const std::size_t length =
-      nvme::encode_prelude(pdu, {.digests = digests, .data_length = static_cast<std::uint32_t>(data.size())}, prelude);
-  Bytes bytes(prelude.begin(), prelude.begin() + static_cast<std::ptrdiff_t>(length));
-  bytes.insert(bytes.end(), data.begin(), data.end());
-  if (digests.data && !data.empty()) {
-    bytes.resize(bytes.size() + nvme::kDigestBytes);
-    nvme::store<std::uint32_t>(bytes, bytes.size() - nvme::kDigestBytes, nvme::digest_of(data));
-  }
-  return bytes;
+  return nvme::encode_pdu(pdu, digests, data);
 }
 
 inline Bytes initialize_bytes(nvme::Digests digests = {}, std::uint8_t alignment = 0) {
